@@ -1,0 +1,147 @@
+"""What happens to a row of sums before it leaves: linear terms, the activation, any strides.
+
+A row is contiguous scratch of the epilogue's dtype; it meets arrays of any strides as 1-D views.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from polykern.backends.numba.exponential import exp, multiply_add, tanh
+from polykern.backends.numba.rows import row_from
+from polykern.ops import activation
+
+_NONE, _RELU, _GELU, _GELU_TANH, _SILU, _SIGMOID, _TANH = range(7)
+_CODES = {
+    None: _NONE,
+    "relu": _RELU,
+    "gelu": _GELU,
+    "gelu_tanh": _GELU_TANH,
+    "silu": _SILU,
+    "sigmoid": _SIGMOID,
+    "tanh": _TANH,
+}
+assert set(_CODES) == {None, *activation.NAMES}
+
+
+def code(name: str | None) -> int:
+    """The number by which kernels know an activation."""
+    return _CODES[name]
+
+
+@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+def add_multiple(row, factor, view):  # type: ignore[no-untyped-def]
+    """``row += factor * view``."""
+    if view.strides[0] == view.itemsize:
+        values = row_from(view, (0,), row.size)
+        for i in range(row.size):
+            row[i] += factor * values[i]
+    else:
+        for i in range(row.size):
+            row[i] += factor * view[i]
+
+
+@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+def store(row, view):  # type: ignore[no-untyped-def]
+    """``view = row``."""
+    if view.strides[0] == view.itemsize:
+        target = row_from(view, (0,), row.size)
+        for i in range(row.size):
+            target[i] = row[i]
+    else:
+        for i in range(row.size):
+            view[i] = row[i]
+
+
+def activate(row: Any, code: int) -> None:
+    """Apply the activation of that code in place, in compiled code; integers know relu only."""
+    raise NotImplementedError("activate exists in compiled code only")
+
+
+@overload(activate)  # type: ignore[untyped-decorator]
+def _activate(row, code):  # type: ignore[no-untyped-def]
+    def activate_integers(row, code):  # type: ignore[no-untyped-def]
+        if code == _RELU:
+            _relu(row)
+
+    def activate_floats(row, code):  # type: ignore[no-untyped-def]
+        one, half = row.dtype.type(1), row.dtype.type(0.5)
+        if code == _RELU:
+            _relu(row)
+        elif code == _GELU:
+            for i in range(row.size):
+                row[i] *= normal_distribution(row[i])
+        elif code == _GELU_TANH:
+            slope, cubic = row.dtype.type(math.sqrt(2 / math.pi)), row.dtype.type(0.044715)
+            for i in range(row.size):
+                x = row[i]
+                row[i] = half * x * (one + tanh(slope * (x + cubic * x * x * x)))
+        elif code == _SILU:
+            for i in range(row.size):
+                row[i] *= one / (one + exp(-row[i]))
+        elif code == _SIGMOID:
+            for i in range(row.size):
+                row[i] = one / (one + exp(-row[i]))
+        elif code == _TANH:
+            for i in range(row.size):
+                row[i] = tanh(row[i])
+
+    return activate_integers if isinstance(row.dtype, types.Integer) else activate_floats
+
+
+@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+def _relu(row):  # type: ignore[no-untyped-def]
+    for i in range(row.size):
+        row[i] = 0 if row[i] < 0 else row[i]  # NaN stays
+
+
+def normal_distribution(x: Any) -> Any:
+    """``(1 + erf(x / sqrt(2))) / 2`` of a float32 or float64, in compiled code."""
+    raise NotImplementedError("normal_distribution exists in compiled code only")
+
+
+# -log of the distribution at -u as a polynomial in u, highest power first: own minimax fit of the
+# distribution on 0 <= u <= 6, within 4e-8. Beyond, the leading term only has to grow; at u = 12
+# the distribution has long been 0 in float32.
+_TAIL = tuple(
+    np.float32(c)
+    for c in (
+        1.831890017456317e-08,
+        -5.560432327911258e-07,
+        7.213448952825274e-06,
+        -5.087912722956389e-05,
+        0.00018687904230318964,
+        1.4206764717528131e-05,
+        -0.0048327031545341015,
+        0.03636160492897034,
+        0.31830352544784546,
+        0.7978851199150085,
+        0.6931471824645996,
+    )
+)
+_TAIL_END = np.float32(12)
+_ONE = np.float32(1)
+_HALF, _SQRT_HALF = 0.5, math.sqrt(0.5)
+
+
+@overload(normal_distribution)  # type: ignore[untyped-decorator]
+def _normal_distribution(x):  # type: ignore[no-untyped-def]
+    def normal_32(x):  # type: ignore[no-untyped-def]
+        u = abs(x)
+        u = _TAIL_END if u > _TAIL_END else u
+        power = _TAIL[0]
+        for coefficient in _TAIL[1:]:
+            power = multiply_add(power, u, coefficient)
+        tail = exp(-power)
+        return _ONE - tail if x > 0 else tail
+
+    def normal_64(x):  # type: ignore[no-untyped-def]
+        return _HALF * math.erfc(-x * _SQRT_HALF)
+
+    return normal_32 if x == types.float32 else normal_64

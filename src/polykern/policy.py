@@ -1,0 +1,43 @@
+"""What the environment and the place of the arrays say about the choice of a backend.
+
+POLYKERN_BACKEND    the backend of every call that names none, ``"numba"`` or ``"numba/packed"``
+POLYKERN_CACHE_DIR  the one folder for compiled code; default: the user's cache folder
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from polykern.registry import Problem
+
+
+def environment_backend() -> str | None:
+    """The value of POLYKERN_BACKEND, None if unset or empty."""
+    return os.environ.get("POLYKERN_BACKEND") or None
+
+
+def cache_folder() -> Path:
+    """The folder for what survives the process."""
+    if chosen := os.environ.get("POLYKERN_CACHE_DIR"):
+        return Path(chosen)
+    if sys.platform == "darwin":
+        base = "~/Library/Caches"
+    elif sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA", "~/AppData/Local")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "polykern"
+
+
+# Best first, by measurement on CPUs: NumPy's float products are BLAS and need no compilation;
+# everything else of NumPy's is a chain of passes over memory, or an integer loop.
+_BLAS = ("float32", "float64")
+
+
+def at_home(problem: Problem) -> tuple[str, ...]:
+    """The backends for arrays that live where the problem's do, best first."""
+    if problem.op == "gemm" and problem.accumulate in _BLAS:
+        return ("numpy", "numba")
+    return ("numba", "numpy")
