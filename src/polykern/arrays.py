@@ -14,6 +14,8 @@ from polykern import dtypes
 
 Array = np.ndarray[Any, Any]
 
+_EFFORT: Any = 10_000  # candidate solutions; whether two strided views meet can take for ever
+
 
 def adopt(argument: str, x: Any) -> Array:
     """The argument as a NumPy array, without a copy of array data."""
@@ -98,7 +100,7 @@ def check_overlap(out: Array, inputs: dict[str, Array | None], in_place: str = "
         if name == in_place and _same_view(out, x):
             continue
         try:
-            overlaps = np.shares_memory(out, x, max_work=10_000)
+            overlaps = np.shares_memory(out, x, max_work=_EFFORT)
         except np.exceptions.TooHardError:
             overlaps = True
         if overlaps:

@@ -46,7 +46,6 @@ class Report(NamedTuple):
 
     problem: registry.Problem
     plan: Plan
-    refusals: tuple[str, ...]
     copies: tuple[tuple[str, int, str], ...]  # argument, bytes, reason
     arrays: tuple[Any, ...]  # as the launch would get them
     scalars: tuple[float, ...]
@@ -60,16 +59,22 @@ class Report(NamedTuple):
             f"  work     {problem.flops:,} FLOP, at least {problem.nbytes:,} bytes moved, "
             f"{problem.flops / max(1, problem.nbytes):.1f} FLOP per byte",
         ]
-        lines += [f"  refused  {refusal}" for refusal in self.refusals]
+        lines += [
+            f"  refused  {self.plan.backend}/{kernel.name}: {reason}"
+            for kernel, reason in registry.load(self.plan.backend).candidates(problem)
+            if reason is not None
+        ]
         lines += [f"  copies   {name}: {size:,} bytes ({why})" for name, size, why in self.copies]
         if not self.copies:
             lines.append("  copies   none")
         return "\n".join(lines)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
 
-_settings: ContextVar[Settings] = ContextVar("polykern", default=Settings())
+_DEFAULTS = Settings()
+_settings: ContextVar[Settings] = ContextVar("polykern", default=_DEFAULTS)
 
 
 @contextmanager
@@ -102,7 +107,7 @@ def use(
     """
     now = _settings.get()
     if backend is not None:
-        registry.check(_split(backend)[0])
+        registry.check(backend)
     if precision is not None:
         _check_precision(precision)
     if isinstance(trace, bool):
@@ -165,14 +170,15 @@ def run(
     tuple of as many as the operator has results, or None; `like` is the caller's first array.
     """
     settings = _settings.get()
-    choice = backend or settings.backend or policy.environment_backend() or ""
+    choice = backend if backend is not None else settings.backend or policy.environment_backend()
     found = plan(problem, choice, settings.deterministic)
-    if settings.only_plan:
-        return _report(problem, found, inputs, scalars)
     into = None if out is None else _check_out(problem, out, inputs)
+    arrays = tuple([x if x is None else door.into(x) for x in inputs.values()])
+    if settings.only_plan:
+        return Report(problem, found, _copies(inputs), arrays, scalars)
     if settings.trace:
-        settings.trace(_report(problem, found, inputs, scalars))
-    result = found.launch(_native(inputs), scalars, into)
+        settings.trace(Report(problem, found, _copies(inputs), arrays, scalars))
+    result = found.launch(arrays, scalars, into)
     if out is not None:
         return out
     if type(like) is np.ndarray:
@@ -190,48 +196,31 @@ def _check_out(problem: registry.Problem, out: Any, inputs: dict[str, Any]) -> A
     else:
         if not (isinstance(out, tuple) and len(out) == len(results)):
             raise TypeError(f"out is {type(out).__name__}; give a tuple of {len(results)} arrays")
-        views = [door.check_out(f"out[{i}]", *pair) for i, pair in enumerate(zip(out, *zip(*results)))]
+        views = [
+            door.check_out(f"out[{i}]", one, *result)
+            for i, (one, result) in enumerate(zip(out, results, strict=True))
+        ]
         door.check_overlap(views[0], {"out[1]": views[1]})
     for view in views:
         door.check_overlap(view, inputs, problem.in_place)
     return views[0] if len(results) == 1 else tuple(views)
 
 
-def _report(
-    problem: registry.Problem, found: Plan, inputs: dict[str, Any], scalars: tuple[float, ...]
-) -> Report:
-    backend = registry.load(found.backend)
-    refusals = [
-        f"{backend.name}/{kernel.name}: {reason}"
-        for kernel, reason in backend.candidates(problem)
-        if reason is not None
-    ]
-    copies = [
-        (name, x.nbytes, reason)
-        for name, x in inputs.items()
-        if x is not None and (reason := door.copy_reason(x))
-    ]
-    return Report(
-        problem, found, tuple(refusals), tuple(copies), _native(inputs), scalars
-    )
-
-
-def _native(inputs: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple([x if x is None else door.into(x) for x in inputs.values()])
-
-
-def _split(choice: str) -> tuple[str, str]:
-    """``"numba/packed"`` -> backend and variant."""
-    name, _, variant = choice.partition("/")
-    return registry.canonical(name), variant
+def _copies(inputs: dict[str, Any]) -> tuple[tuple[str, int, str], ...]:
+    found = []
+    for name, x in inputs.items():
+        reason = None if x is None else door.copy_reason(x)
+        if reason is not None:
+            found.append((name, x.nbytes, reason))
+    return tuple(found)
 
 
 @lru_cache(maxsize=4096, typed=True)  # typed: equal tuples of two operators would share a plan
-def plan(problem: registry.Problem, choice: str, deterministic: bool) -> Plan:
-    """The checked problem's plan; `choice` names a backend or ``backend/variant``, or is empty."""
+def plan(problem: registry.Problem, choice: str | None, deterministic: bool) -> Plan:
+    """The checked problem's plan; `choice` names a backend or ``backend/variant``, or is None."""
     problem.check()
-    if choice:
-        name, variant = _split(choice)
+    name, variant = (registry.AUTO, "") if choice is None else registry.split(choice)
+    if name != registry.AUTO:
         kernel = registry.load(name).find(problem, variant, deterministic)
         return Plan(name, kernel, kernel.build(problem), f"{choice!r} was asked for")
     reasons = []

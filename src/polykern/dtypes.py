@@ -35,7 +35,8 @@ class _Names(dict[Any, str]):
     """dtype object -> name, each looked up once: NumPy computes a dtype's name afresh."""
 
     def __missing__(self, dtype: Any) -> str:
-        self[dtype] = name = np.dtype(dtype).name
+        name = str(np.dtype(dtype).name)
+        self[dtype] = name
         return name
 
 
@@ -62,8 +63,11 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     try:
         import ml_dtypes  # noqa: PLC0415  (NumPy alone suffices until somebody asks)
     except ImportError:
-        raise ImportError(f"{name} needs the package ml_dtypes; try: pip install ml_dtypes") from None
-    return np.dtype(getattr(ml_dtypes, name))
+        raise ImportError(
+            f"{name} needs the package ml_dtypes; try: pip install ml_dtypes"
+        ) from None
+    extension: type[Any] = getattr(ml_dtypes, name)
+    return np.dtype(extension)
 
 
 def size(name: str) -> int:

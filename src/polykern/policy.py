@@ -10,12 +10,20 @@ import os
 import sys
 from pathlib import Path
 
-from polykern.registry import Problem
+from polykern import registry
+from polykern.errors import BackendNotFoundError
 
 
 def environment_backend() -> str | None:
     """The value of POLYKERN_BACKEND, None if unset or empty."""
-    return os.environ.get("POLYKERN_BACKEND") or None
+    name = os.environ.get("POLYKERN_BACKEND")
+    if not name:
+        return None
+    try:
+        registry.check(name)
+    except BackendNotFoundError as error:
+        raise BackendNotFoundError(f"POLYKERN_BACKEND: {error}") from None
+    return name
 
 
 def cache_folder() -> Path:
@@ -36,7 +44,7 @@ def cache_folder() -> Path:
 _BLAS = ("float32", "float64")
 
 
-def at_home(problem: Problem) -> tuple[str, ...]:
+def at_home(problem: registry.Problem) -> tuple[str, ...]:
     """The backends for arrays that live where the problem's do, best first."""
     if problem.op == "gemm" and problem.accumulate in _BLAS:
         return ("numpy", "numba")

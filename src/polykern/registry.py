@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from polykern.errors import BackendNotFoundError, BackendUnavailableError, UnsupportedError
 
 GROUP = "polykern.backends"
+AUTO = "auto"  # not a backend: the best of all usable ones
 
 _BUILTIN = {
     "numpy": "polykern.backend.numpy",
@@ -92,10 +93,10 @@ class Backend:
         """The first kernel that takes the problem; with `variant`, the one of that name."""
         refusals = []
         for kernel, reason in self.candidates(problem, variant):
-            if reason is None and deterministic and not kernel.deterministic:
-                reason = "its results may differ from run to run"
-            if reason is None:
+            varies = deterministic and not kernel.deterministic
+            if reason is None and not varies:
                 return kernel
+            reason = reason or "its results may differ from run to run"  # noqa: PLW2901
             refusals.append(f"{self.name}/{kernel.name}: {reason}")
         names = ", ".join(kernel.name for kernel in self.kernels if kernel.op == problem.op)
         missing = f"{self.name} has no {problem.op} kernel"
@@ -107,6 +108,14 @@ class Backend:
 def canonical(name: str) -> str:
     """``numba_cuda`` and ``Numba-CUDA`` are ``numba-cuda``."""
     return name.lower().replace("_", "-")
+
+
+def split(choice: str) -> tuple[str, str]:
+    """``"numba/packed"`` -> canonical backend and variant, the variant empty where none is."""
+    if not isinstance(choice, str):
+        raise TypeError(f"backend={choice!r}; it is a name such as 'numba' or 'numba/packed'")
+    name, _, variant = choice.partition("/")
+    return canonical(name), variant
 
 
 @cache
@@ -126,9 +135,10 @@ def paths() -> dict[str, str]:
     return found
 
 
-def check(name: str) -> None:
+def check(choice: str) -> None:
     """A BackendNotFoundError with the nearest name where no backend has that one."""
-    if name not in paths():
+    name, _ = split(choice)
+    if name not in paths() and name != AUTO:
         near = difflib.get_close_matches(name, paths(), 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(paths())}"
         raise BackendNotFoundError(f"no backend {name!r}; {hint}")

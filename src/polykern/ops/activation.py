@@ -12,7 +12,14 @@ Array = np.ndarray[Any, Any]
 NAMES = ("relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
 
 # The largest slope of each: how much it can enlarge the error of its argument.
-SLOPE = {None: 1.0, "relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1, "sigmoid": 0.25, "tanh": 1.0}
+_SLOPE = {
+    "relu": 1.0,
+    "gelu": 1.13,
+    "gelu_tanh": 1.13,
+    "silu": 1.1,
+    "sigmoid": 0.25,
+    "tanh": 1.0,
+}
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
 
@@ -27,11 +34,15 @@ def reference(name: str | None, x: Array) -> Array:
     """The activation of x, in the dtype of x. NaN stays NaN."""
     if name is None:
         return x
+    return np.asarray(_apply(name, x))
+
+
+def _apply(name: str, x: Array) -> Any:
     one, half = x.dtype.type(1), x.dtype.type(0.5)
     if name == "relu":
         return np.maximum(x, 0)
     if name == "gelu":
-        tail: Array = _erfc(-x * x.dtype.type(math.sqrt(0.5))).astype(x.dtype)
+        tail = _erfc(-x * x.dtype.type(math.sqrt(0.5))).astype(x.dtype)
         return half * x * tail
     if name == "gelu_tanh":
         inner = x.dtype.type(math.sqrt(2 / math.pi)) * (x + x.dtype.type(0.044715) * x * x * x)
@@ -47,5 +58,6 @@ def error_bound(name: str | None, x: Array, error: Array, roundoff: float) -> Ar
     if name is None:
         return error
     # evaluating it costs some roundings of a value no larger than |x| or, for sigmoid, 1
-    size = np.abs(x) if name != "sigmoid" else np.ones_like(x)
-    return SLOPE[name] * error + 16 * roundoff * np.minimum(size, np.abs(x) + 1)
+    size = np.ones_like(x) if name == "sigmoid" else np.abs(x)
+    bound: Array = _SLOPE[name] * error + 16 * roundoff * size
+    return bound

@@ -10,6 +10,7 @@ import numpy as np
 
 from polykern import arrays as door
 from polykern import dispatch, dtypes
+from polykern.ops import visibility
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -103,18 +104,12 @@ def attention(
     q, k, v = door.adopt("q", q), door.adopt("k", k), door.adopt("v", v)
     if mask is not None:
         mask = door.adopt("mask", mask)
-    left, right = _bounds(window, is_causal)
+    left, right = visibility.bounds(window, is_causal)
     shapes = (q.shape, k.shape, v.shape)
     batch, sq, skv = _batch_and_lengths(shapes, layout)
-    if q_lengths is None and kv_lengths is None and not isinstance(causal_alignment, np.ndarray):
-        aligned = _alignment(causal_alignment, sq, skv, is_causal)
-        offset: int | None = aligned
-        data = (_full(batch, sq), _full(batch, skv), _full(batch, aligned))
-    else:
-        data = _lengths_and_offset(
-            batch, sq, skv, q_lengths, kv_lengths, causal_alignment, is_causal
-        )
-        offset = None
+    data, offset = visibility.read(
+        batch, sq, skv, q_lengths, kv_lengths, causal_alignment, is_causal
+    )
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap={softcap}; it is positive, or None for no cap")
     problem = Attention(
@@ -138,28 +133,11 @@ def attention(
 
 
 _INPUTS = ("q", "k", "v", "mask", "q_lengths", "kv_lengths", "offset")
-_ALIGNMENTS = ("upper-left", "lower-right")
-
-
-def _bounds(window: Any, is_causal: bool) -> tuple[int | None, int | None]:
-    """How far a query sees to the left and right of its diagonal; causal is 0 to the right."""
-    left = right = None
-    if window is not None:
-        try:
-            left, right = window
-        except (TypeError, ValueError):
-            raise ValueError(f"window={window!r}; it is (left, right), each None or >= 0") from None
-        for bound in (left, right):
-            if not (bound is None or (isinstance(bound, (int, np.integer)) and bound >= 0)):
-                raise ValueError(f"window={window!r}; it is (left, right), each None or >= 0")
-    if is_causal:
-        right = 0
-    return None if left is None else int(left), None if right is None else int(right)
 
 
 def _heads_first(shape: Shape, layout: str) -> tuple[int, int, int, int]:
     """(B, H, S, D) of a shape in the layout, with or without B."""
-    b, h, s, d = shape if len(shape) == 4 else (1, *shape)
+    b, h, s, d = (1, *shape)[-4:]
     return (b, h, s, d) if layout == "BHSD" else (b, s, h, d)
 
 
@@ -183,81 +161,6 @@ def _batch_and_lengths(shapes: tuple[Shape, Shape, Shape], layout: str) -> tuple
     return b, sq, k[2]
 
 
-@lru_cache(maxsize=256)
-def _full(batch: int, value: int) -> Array:
-    """One number for each batch entry; read-only, because it is shared."""
-    array = np.full(batch, value, np.int64)
-    array.flags.writeable = False
-    return array
-
-
-def _check_alignment(alignment: Any) -> None:
-    if isinstance(alignment, str) and alignment not in _ALIGNMENTS:
-        raise ValueError(
-            f"causal_alignment={alignment!r}; it is 'upper-left', 'lower-right', or an offset"
-        )
-
-
-def _alignment(alignment: Any, sq: int, skv: int, is_causal: bool) -> int:
-    """The one offset of a call without lengths."""
-    _check_alignment(alignment)
-    if alignment == "upper-left":
-        return 0
-    if alignment == "lower-right":
-        return skv - sq
-    if alignment is not None:
-        return int(_whole_numbers("causal_alignment", alignment, ()))
-    if is_causal and sq != skv:
-        raise _alignment_needed(f"Sq={sq} and Skv={skv}")
-    return 0
-
-
-def _alignment_needed(because: str) -> ValueError:
-    return ValueError(
-        f"causal_alignment is needed: with {because}, 'upper-left' (offset 0) and 'lower-right' "
-        "(offset kv_length - q_length) differ"
-    )
-
-
-def _whole_numbers(name: str, x: Any, shape: Shape) -> Array:
-    array = door.adopt(name, x)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} has dtype {array.dtype}; it holds whole numbers")
-    if array.shape not in ((), shape):
-        raise ValueError(f"{name}.shape={array.shape}; it is {shape}, one for each batch entry")
-    return np.broadcast_to(array.astype(np.int64), shape)
-
-
-def _lengths_and_offset(
-    batch: int,
-    sq: int,
-    skv: int,
-    q_lengths: Any,
-    kv_lengths: Any,
-    alignment: Any,
-    is_causal: bool,
-) -> tuple[Array, Array, Array]:
-    """The lengths and the offset of each batch entry."""
-    lengths = []
-    for name, given, most in (("q_lengths", q_lengths, sq), ("kv_lengths", kv_lengths, skv)):
-        if given is None:
-            lengths.append(_full(batch, most))
-            continue
-        array = _whole_numbers(name, given, (batch,))
-        if array.size and not (array.min() >= 0 and array.max() <= most):
-            raise ValueError(f"{name} holds {array.min()} to {array.max()}; it is from 0 to {most}")
-        lengths.append(array)
-    _check_alignment(alignment)
-    lower_right = lengths[1] - lengths[0]
-    if alignment is not None and not isinstance(alignment, str):
-        return *lengths, _whole_numbers("causal_alignment", alignment, (batch,))
-    if alignment == "lower-right":
-        return *lengths, lower_right
-    if alignment is None and is_causal and lower_right.any():
-        raise _alignment_needed("these lengths")
-    return *lengths, _full(batch, 0)
-
-
 class Attention(NamedTuple):
     """An attention before its numbers. Causal is ``right = 0``."""
 
@@ -275,41 +178,40 @@ class Attention(NamedTuple):
     return_lse: bool
     precision: str
     home: str = "cpu"
-
-    op = "attention"
-    in_place = ""
+    in_place: str = ""
+    op: str = "attention"
 
     @property
-    def B(self) -> int:  # noqa: N802
+    def B(self) -> int:
         return _heads_first(self.q_shape, self.layout)[0]
 
     @property
-    def Hq(self) -> int:  # noqa: N802
+    def Hq(self) -> int:
         return _heads_first(self.q_shape, self.layout)[1]
 
     @property
-    def Hkv(self) -> int:  # noqa: N802
+    def Hkv(self) -> int:
         return _heads_first(self.k_shape, self.layout)[1]
 
     @property
-    def Sq(self) -> int:  # noqa: N802
+    def Sq(self) -> int:
         return _heads_first(self.q_shape, self.layout)[2]
 
     @property
-    def Skv(self) -> int:  # noqa: N802
+    def Skv(self) -> int:
         return _heads_first(self.k_shape, self.layout)[2]
 
     @property
-    def D(self) -> int:  # noqa: N802
+    def D(self) -> int:
         return self.q_shape[-1]
 
     @property
-    def Dv(self) -> int:  # noqa: N802
+    def Dv(self) -> int:
         return self.v_shape[-1]
 
     @property
     def mask_kind(self) -> str | None:
-        """"bool", "float" or None."""
+        """ "bool", "float" or None."""
         return None if self.mask is None else "bool" if self.mask[1] == "bool" else "float"
 
     @property
@@ -341,12 +243,7 @@ class Attention(NamedTuple):
     @property
     def pairs(self) -> int:
         """How many queries and keys meet, for one head: at most, where offsets are data."""
-        if self.offset is None:
-            return self.Sq * self.Skv
-        diagonal = np.arange(self.Sq) + self.offset
-        first = 0 if self.left is None else np.maximum(diagonal - self.left, 0)
-        last = self.Skv if self.right is None else np.minimum(diagonal + self.right + 1, self.Skv)
-        return int(np.maximum(last - first + 0 * diagonal, 0).sum())
+        return visibility.pairs(self.Sq, self.Skv, self.left, self.right, self.offset)
 
     @property
     def flops(self) -> int:
@@ -428,12 +325,9 @@ class Attention(NamedTuple):
         scores = (q[b, h].astype(dtype) @ k[b, shared].astype(dtype).T) * scale
         if softcap:
             scores = softcap * np.tanh(scores / softcap)
-        i, j = np.arange(self.Sq)[:, None], np.arange(self.Skv)
-        seen = (i < q_lengths[b]) & (j < kv_lengths[b])
-        if self.left is not None:
-            seen &= j >= i + offset[b] - self.left
-        if self.right is not None:
-            seen &= j <= i + offset[b] + self.right
+        seen = visibility.seen(self.Sq, self.Skv, self.left, self.right, offset[b])
+        seen[q_lengths[b] :] = False
+        seen[:, kv_lengths[b] :] = False
         if self.mask_kind == "bool":
             seen &= mask[b, h]
         elif self.mask_kind == "float":
@@ -474,7 +368,7 @@ class Attention(NamedTuple):
                     safe = np.where(np.isfinite(v), np.abs(v), 0)
                     result[b, h] = (weights * relative) @ safe
                     lse_error[b, h] = (mean + dtypes.growth(self.Skv, accumulate))[:, 0]
-                    lse_error[b, h] += 4 * u * (1 + np.abs(np.log(total) + largest)[:, 0])
+                    lse_error[b, h] += 4 * u * (1 + np.abs(np.log(total[:, 0]) + largest[:, 0]))
         exact = self._replace(return_lse=True).reference(arrays, scalars, "float64")
         error = self._as_given(result) + dtypes.roundoff(self.out_dtype) * np.abs(exact[0])
         least = dtypes.underflow(self.out_dtype)
@@ -501,8 +395,9 @@ def _weighted_sum(scores: Array, seen: Array, v: Array) -> tuple[Array, Array]:
     total = np.sum(weights, axis=1, keepdims=True)
     # 0 times NaN is NaN: keys with a NaN or an infinity go to the queries that see them alone
     finite = np.isfinite(v).all(axis=1)
-    result = weights @ np.where(finite[:, None], v, 0).astype(v.dtype)
+    result = weights @ np.where(finite.reshape(-1, 1), v, 0).astype(v.dtype)
     for j in np.flatnonzero(~finite):
-        result += np.where(seen[:, j, None], weights[:, j, None] * v[j], 0).astype(v.dtype)
+        column = seen[:, j : j + 1]
+        result += np.where(column, weights[:, j : j + 1] * v[j], 0).astype(v.dtype)
     result = np.where(blind, 0, result / total).astype(scores.dtype)
     return result, (largest + np.log(total))[:, 0]

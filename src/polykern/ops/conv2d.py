@@ -32,9 +32,10 @@ def conv2d(
     out: Any = None,
     backend: str | None = None,
 ) -> Any:
-    """Convolution of images: ``activation(sum over c, r, s of x[n, c, p+r, q+s] w[k, c, r, s] + bias[k])``.
+    """Convolution of images: ``activation(x * w + bias)``.
 
-    A cross-correlation, as in ONNX and PyTorch: the filter is not flipped.
+    ``(x * w)[n, k, p, q]`` is the sum over c, r, s of ``x[n, c, p + r, q + s] w[k, c, r, s]`` (at
+    stride 1, without padding): a cross-correlation, as in ONNX and PyTorch.
 
     Letters: ``N`` images, ``C`` channels, ``H W`` image size, ``K`` filters, ``R S`` filter size,
     ``P Q`` result size.
@@ -133,7 +134,7 @@ def _pads(padding: Any) -> tuple[Pair, Pair]:
     if isinstance(padding, (tuple, list)) and any(isinstance(p, (tuple, list)) for p in padding):
         if len(padding) != 2 or not all(isinstance(p, (tuple, list)) for p in padding):
             raise ValueError(f"padding={padding!r}; four sides are ((top, bottom), (left, right))")
-        return (_pair("padding", padding[0]), _pair("padding", padding[1]))
+        return _pair("padding", padding[0]), _pair("padding", padding[1])
     height, width = _pair("padding", padding)
     return ((height, height), (width, width))
 
@@ -160,9 +161,8 @@ class Conv2d(NamedTuple):
     asked_dtype: str | None
     precision: str
     home: str = "cpu"
-
-    op = "conv2d"
-    in_place = ""
+    in_place: str = ""
+    op: str = "conv2d"
 
     @property
     def image(self) -> Shape:
@@ -302,7 +302,7 @@ class Conv2d(NamedTuple):
                 f"{channels // self.groups}; w.shape={self.w_shape} has {self.filters[1]}"
             )
         if self.bias_shape not in (None, (filters,)):
-            raise ValueError(f"bias.shape={self.bias_shape}; it is ({filters},), one for each filter")
+            raise ValueError(f"bias.shape={self.bias_shape}; it is ({filters},), one a filter")
 
     def _check_windows(self) -> None:
         for name, pair in (("stride", self.stride), ("dilation", self.dilation)):
@@ -337,7 +337,10 @@ class Conv2d(NamedTuple):
         return result if self.layout == "NCHW" else result.transpose(_FIRST)
 
     def reference(
-        self, arrays: tuple[Any, ...], scalars: tuple[float, ...] = (), accumulate: str | None = None
+        self,
+        arrays: tuple[Any, ...],
+        scalars: tuple[float, ...] = (),
+        accumulate: str | None = None,
     ) -> Array:
         """The contract in NumPy, unrounded: in the dtype of the epilogue, or in `accumulate`."""
         x, w, bias = self.channels_first(arrays)
@@ -348,6 +351,10 @@ class Conv2d(NamedTuple):
         if bias is not None:
             result = result + bias.astype(dtype)[:, None, None]
         result = activations.reference(self.activation, result)
+        return self._as_given(result)
+
+    def _as_given(self, result: Array) -> Array:
+        """(N, K, P, Q) in the layout."""
         return result if self.layout == "NCHW" else result.transpose(0, 2, 3, 1)
 
     def _sums(self, x: Array, w: Array, dtype: str) -> Array:
@@ -377,20 +384,18 @@ class Conv2d(NamedTuple):
         if self.epilogue == "int32":
             return np.zeros(self.out_shape)
         x, w, bias = self.channels_first(arrays)
-        magnitudes = self._sums(np.abs(x.astype("float64")), np.abs(w.astype("float64")), "float64")
+        x, w = np.abs(x.astype("float64")), np.abs(w.astype("float64"))
+        magnitudes = self._sums(x, w, "float64")
         growth = 2 * dtypes.roundoff(multiply or self.accumulate)
         growth += dtypes.growth(self.terms, accumulate or self.accumulate)
         u = dtypes.roundoff(self.epilogue)
         total = magnitudes
         if bias is not None:
             total = total + np.abs(bias.astype("float64"))[:, None, None]
-        error = self.channels_last_if_asked(growth * magnitudes + 4 * u * total)
+        error = self._as_given(growth * magnitudes + 4 * u * total)
         exact = self._replace(activation=None).reference(arrays, (), "float64")
         error = activations.error_bound(self.activation, exact, error, u)
         result = activations.reference(self.activation, exact)
         error = error + dtypes.roundoff(self.out_dtype) * np.abs(result)
         least = dtypes.underflow(self.out_dtype) + self.terms * dtypes.underflow(self.epilogue)
         return error + least
-
-    def channels_last_if_asked(self, result: Array) -> Array:
-        return result if self.layout == "NCHW" else result.transpose(0, 2, 3, 1)

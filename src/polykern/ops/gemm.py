@@ -101,8 +101,8 @@ def gemm(
     a, b = door.adopt("a", a), door.adopt("b", b)
     if c is not None:
         c = door.adopt("c", c)
-    vectors = (a_scale, b_scale, a_zero_point, b_zero_point)
-    if any([x is not None for x in vectors]):
+    vectors: tuple[Any, ...] = (a_scale, b_scale, a_zero_point, b_zero_point)
+    if any([x is not None for x in vectors]):  # noqa: C419  (a list is faster than a generator)
         vectors = _adopt_vectors(a, b, *vectors)
     problem = Gemm(
         a.shape,
@@ -124,7 +124,8 @@ def gemm(
         for name, value in (("alpha", alpha), ("beta", beta)):
             if value != int(value):
                 raise ValueError(
-                    f"{name}={value} with an int32 result; give whole numbers or out_dtype='float32'"
+                    f"{name}={value} with an int32 result; "
+                    "give a whole number, or out_dtype='float32'"
                 )
     inputs = dict(zip(_INPUTS, (a, b, c, *vectors), strict=True))
     return dispatch.run(
@@ -143,13 +144,13 @@ def _adopt_vectors(a: Array, b: Array, *vectors: Any) -> tuple[Array | None, ...
         if x is None:
             adopted.append(None)
             continue
-        x = door.adopt(name, x)
+        vector = door.adopt(name, x)
         if name.endswith("scale"):
-            dtypes.check(name, dtypes.names[x.dtype], dtypes.FLOATS, "gemm")
+            dtypes.check(name, dtypes.names[vector.dtype], dtypes.FLOATS, "gemm")
         else:
-            _check_zero_point(name, x, operand.dtype)
-            x = x.astype(np.int32)
-        adopted.append(x)
+            _check_zero_point(name, vector, operand.dtype)
+            vector = vector.astype(np.int32)
+        adopted.append(vector)
     return tuple(adopted)
 
 
@@ -184,20 +185,19 @@ class Gemm(NamedTuple):
     asked_dtype: str | None
     precision: str
     home: str = "cpu"
-
-    op = "gemm"
-    in_place = "c"  # the input that `out` may be
+    in_place: str = "c"  # the input that `out` may be
+    op: str = "gemm"
 
     @property
-    def M(self) -> int:  # noqa: N802
+    def M(self) -> int:
         return 1 if len(self.a_shape) == 1 else self.a_shape[-1 if self.trans_a else -2]
 
     @property
-    def K(self) -> int:  # noqa: N802
+    def K(self) -> int:
         return self.a_shape[-2 if self.trans_a and len(self.a_shape) > 1 else -1]
 
     @property
-    def N(self) -> int:  # noqa: N802
+    def N(self) -> int:
         return 1 if len(self.b_shape) == 1 else self.b_shape[-2 if self.trans_b else -1]
 
     @property
@@ -282,7 +282,7 @@ class Gemm(NamedTuple):
                 raise ValueError(f"{name}.shape=(); gemm takes arrays of one axis or more")
         b_rows = self.b_shape[-1 if self.trans_b or len(self.b_shape) == 1 else -2]
         if b_rows != self.K:
-            flags = "".join(f", {name}=True" for name in ("trans_a", "trans_b") if getattr(self, name))
+            flags = ", trans_a=True" * self.trans_a + ", trans_b=True" * self.trans_b
             raise ValueError(
                 f"a.shape={self.a_shape} and b.shape={self.b_shape}{flags} do not chain: "
                 f"K is {self.K} in a and {b_rows} in b"
@@ -298,12 +298,13 @@ class Gemm(NamedTuple):
             raise ValueError(
                 f"c.shape={self.c_shape} does not broadcast to the result's {self.out_shape}"
             )
-        for name, shape, length in zip(
-            _VECTORS, self.vector_shapes, (self.M, self.N, self.M, self.N), strict=True
-        ):
-            if shape not in (None, (), (1,), (length,)):
+        lengths = (self.M, self.N, self.M, self.N)
+        for name, given, length in zip(_VECTORS, self.vector_shapes, lengths, strict=True):
+            if given not in (None, (), (1,), (length,)):
                 rows = "rows of a" if name.startswith("a") else "columns of b"
-                raise ValueError(f"{name}.shape={shape}; it is () or ({length},), one for all {rows}")
+                raise ValueError(
+                    f"{name}.shape={given}; it is (), or ({length},), one for each of the {rows}"
+                )
 
     def matrices(self, arrays: tuple[Any, ...]) -> tuple[Any, Any, Any]:
         """Views (*batch, M, K) of a, (*batch, K, N) of b, (*batch, M, N) of c or None."""

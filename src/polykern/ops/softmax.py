@@ -113,9 +113,8 @@ class Softmax(NamedTuple):
     where: tuple[Shape, str] | None
     asked_dtype: str | None
     home: str = "cpu"
-
-    op = "softmax"
-    in_place = "x"
+    in_place: str = "x"  # `out` may be x itself
+    op: str = "softmax"
 
     @property
     def has_where(self) -> bool:
@@ -165,7 +164,10 @@ class Softmax(NamedTuple):
                 )
 
     def reference(
-        self, arrays: tuple[Any, ...], scalars: tuple[float, ...] = (), accumulate: str | None = None
+        self,
+        arrays: tuple[Any, ...],
+        scalars: tuple[float, ...] = (),
+        accumulate: str | None = None,
     ) -> Array:
         """The contract in NumPy, unrounded: in `accumulate`, by default the problem's."""
         x, where = arrays
@@ -207,10 +209,9 @@ class Softmax(NamedTuple):
             spread = np.sum(exponentials / total * distance, axis=self.axes, keepdims=True)
             # rounding x - max, the exponential, the sum, the division
             relative = (distance + spread + 16) * u + dtypes.growth(self.length, accumulate)
-            if self.log:
-                error = relative + u * np.abs(exact)
-            else:
-                error = np.abs(exact) * np.expm1(relative)
-            error = error + dtypes.roundoff(self.out_dtype) * np.abs(exact)
+            size = np.abs(exact)
+            error = relative + u * size if self.log else size * np.expm1(relative)
+            error = error + dtypes.roundoff(self.out_dtype) * size
         # exponentials below the normal range may be flushed to zero
-        return np.asarray(error + dtypes.underflow(self.out_dtype) + dtypes.least_normal(accumulate))
+        least = dtypes.underflow(self.out_dtype) + dtypes.least_normal(accumulate)
+        return np.asarray(error + least)
