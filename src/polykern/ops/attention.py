@@ -105,13 +105,14 @@ def attention(
     if mask is not None:
         mask = door.adopt("mask", mask)
     left, right = visibility.bounds(window, is_causal)
+    if layout not in ("BHSD", "BSHD"):
+        raise ValueError(f"layout={layout!r}; it is 'BHSD' or 'BSHD'")
     shapes = (q.shape, k.shape, v.shape)
     batch, sq, skv = _batch_and_lengths(shapes, layout)
     data, offset = visibility.read(
         batch, sq, skv, q_lengths, kv_lengths, causal_alignment, is_causal
     )
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"softcap={softcap}; it is positive, or None for no cap")
+    softcap = 0.0 if softcap is None else _cap(softcap)
     problem = Attention(
         *shapes,
         dtypes.names[q.dtype],
@@ -128,8 +129,15 @@ def attention(
     inputs = dict(zip(_INPUTS, (q, k, v, mask, *data), strict=True))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 0.0
-    scalars = (float(scale), float(softcap or 0))
+    scalars = (door.number("scale", scale), softcap)
     return dispatch.run(problem, inputs, scalars, out=out, like=like, backend=backend)
+
+
+def _cap(softcap: Any) -> float:
+    cap = door.number("softcap", softcap)
+    if not 0 < cap < math.inf:
+        raise ValueError(f"softcap={softcap}; it is positive and finite, or None for no cap")
+    return cap
 
 
 _INPUTS = ("q", "k", "v", "mask", "q_lengths", "kv_lengths", "offset")
@@ -144,8 +152,6 @@ def _heads_first(shape: Shape, layout: str) -> tuple[int, int, int, int]:
 @lru_cache(maxsize=4096)
 def _batch_and_lengths(shapes: tuple[Shape, Shape, Shape], layout: str) -> tuple[int, int, int]:
     """B, Sq and Skv of shapes that fit together."""
-    if layout not in ("BHSD", "BSHD"):
-        raise ValueError(f"layout={layout!r}; it is 'BHSD' or 'BSHD'")
     shown = ", ".join(f"{name}.shape={s}" for name, s in zip("qkv", shapes, strict=True))
     if {len(shape) for shape in shapes} not in ({3}, {4}):
         raise ValueError(f"{shown}; attention takes four axes, {layout}, or three without B")
@@ -352,10 +358,11 @@ class Attention(NamedTuple):
             for h in range(self.Hq):
                 scores, seen, v = self.head(arrays, scalars, b, h, "float64")
                 size = self.head(magnitudes, (abs(scalars[0]), 0.0), b, h, "float64")[0]
-                size = np.where(seen, size, 0)
+                inexact = seen & np.isfinite(scores)
+                size = np.where(inexact, size, 0)
                 with np.errstate(all="ignore"):
                     largest = np.max(scores, axis=1, keepdims=True, initial=-np.inf)
-                    distance = np.where(seen, np.abs(scores - largest), 0)
+                    distance = np.where(inexact, np.abs(scores - largest), 0)
                     weights = np.where(seen, np.exp(scores - largest), 0)
                     total = np.sum(weights, axis=1, keepdims=True)
                     weights = np.where(total > 0, weights / total, 0)
@@ -377,7 +384,8 @@ class Attention(NamedTuple):
         error = error + least + self.Skv * dtypes.least_normal(accumulate) * (1 + most)
         if not self.return_lse:
             return error
-        return error, lse_error.reshape(exact[1].shape)
+        lse_rounding = dtypes.roundoff(self.lse_dtype) * np.abs(exact[1])
+        return error, lse_error.reshape(exact[1].shape) + lse_rounding
 
     def _magnitudes(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """The operands with every number replaced by its magnitude, a -inf in the mask by 0."""

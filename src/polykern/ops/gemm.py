@@ -99,8 +99,9 @@ def gemm(
     """
     like = a
     a, b = door.adopt("a", a), door.adopt("b", b)
+    alpha, beta = door.number("alpha", alpha), door.number("beta", beta)
     if c is not None:
-        c = door.adopt("c", c)
+        c = _weak(c, a, b) if type(c) in (int, float) else door.adopt("c", c)
     vectors: tuple[Any, ...] = (a_scale, b_scale, a_zero_point, b_zero_point)
     if any([x is not None for x in vectors]):  # noqa: C419  (a list is faster than a generator)
         vectors = _adopt_vectors(a, b, *vectors)
@@ -113,24 +114,31 @@ def gemm(
         None if c is None else dtypes.names[c.dtype],
         bool(trans_a),
         bool(trans_b),
-        bool(alpha == 0),
-        bool(beta == 0),
+        alpha == 0,
+        beta == 0,
         activation,
         tuple([None if x is None else x.shape for x in vectors]),
         None if out_dtype is None else dtypes.named(out_dtype),
         dispatch.precision(precision),
     )
-    if a.dtype.kind in "iu" and problem.out_dtype == "int32":
+    if problem.a_dtype in dtypes.INT8 and problem.out_dtype == "int32":
         for name, value in (("alpha", alpha), ("beta", beta)):
-            if value != int(value):
+            if not (value.is_integer() and abs(value) < 2**31):
                 raise ValueError(
                     f"{name}={value} with an int32 result; "
-                    "give a whole number, or out_dtype='float32'"
+                    "give a whole number that int32 holds, or out_dtype='float32'"
                 )
     inputs = dict(zip(_INPUTS, (a, b, c, *vectors), strict=True))
-    return dispatch.run(
-        problem, inputs, (float(alpha), float(beta)), out=out, like=like, backend=backend
-    )
+    return dispatch.run(problem, inputs, (alpha, beta), out=out, like=like, backend=backend)
+
+
+def _weak(c: float, a: Array, b: Array) -> Array:
+    """A Python scalar in the type of the operands, which it does not widen."""
+    kinds = (dtypes.names[a.dtype], dtypes.names[b.dtype])
+    if all(kind in _FLOATS for kind in kinds):
+        return np.asarray(c, dtypes.numpy_dtype(dtypes.promote(*kinds)))
+    fits = type(c) is int and abs(c) < 2**31
+    return np.asarray(c, np.int32 if fits else np.float32)
 
 
 _VECTORS = ("a_scale", "b_scale", "a_zero_point", "b_zero_point")
@@ -144,7 +152,7 @@ def _adopt_vectors(a: Array, b: Array, *vectors: Any) -> tuple[Array | None, ...
         if x is None:
             adopted.append(None)
             continue
-        vector = door.adopt(name, x)
+        vector = door.adopt(name, float(x) if type(x) is int and name.endswith("scale") else x)
         if name.endswith("scale"):
             dtypes.check(name, dtypes.names[vector.dtype], dtypes.FLOATS, "gemm")
         else:

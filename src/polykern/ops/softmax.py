@@ -212,6 +212,8 @@ class Softmax(NamedTuple):
             size = np.abs(exact)
             error = relative + u * size if self.log else size * np.expm1(relative)
             error = error + dtypes.roundoff(self.out_dtype) * size
+            exactly = (exact == -np.inf) if self.log else (exact == 0)  # and not NaN
+            error = np.where(exactly, 0, error)
         # exponentials below the normal range may be flushed to zero
         least = dtypes.underflow(self.out_dtype) + dtypes.least_normal(accumulate)
         return np.asarray(error + least)

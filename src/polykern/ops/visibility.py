@@ -17,6 +17,7 @@ Array = np.ndarray[Any, Any]
 Bound = int | None
 
 _ALIGNMENTS = ("upper-left", "lower-right")
+_FAR = 2**61  # an offset this large, with a bound of twice it, still fits int64
 
 
 def bounds(window: Any, is_causal: bool) -> tuple[Bound, Bound]:
@@ -25,7 +26,7 @@ def bounds(window: Any, is_causal: bool) -> tuple[Bound, Bound]:
         return None, 0 if is_causal else None
     if not (isinstance(window, (tuple, list)) and len(window) == 2 and all(map(_is_bound, window))):
         raise ValueError(f"window={window!r}; it is (left, right), each None or >= 0")
-    left, right = (None if bound is None else int(bound) for bound in window)
+    left, right = (None if bound is None else min(int(bound), 2 * _FAR) for bound in window)
     return left, 0 if is_causal else right
 
 
@@ -63,7 +64,10 @@ def read(
     if alignment is None and is_causal and (keys != queries).any():
         raise _alignment_needed("these lengths")
     if alignment is not None and not isinstance(alignment, str):
-        return (queries, keys, _whole_numbers("causal_alignment", alignment, batch)), None
+        offsets = _whole_numbers("causal_alignment", alignment, batch)
+        if batch:
+            _check_offset(offsets.min(), offsets.max())
+        return (queries, keys, offsets), None
     if alignment == "lower-right":
         return (queries, keys, keys - queries), None
     return (queries, keys, _full(batch, 0)), 0
@@ -71,10 +75,16 @@ def read(
 
 def _fixed_offset(sq: int, skv: int, alignment: int | str | None, is_causal: bool) -> int:
     if isinstance(alignment, int):
+        _check_offset(alignment, alignment)
         return alignment
     if alignment is None and is_causal and sq != skv:
         raise _alignment_needed(f"Sq={sq} and Skv={skv}")
     return skv - sq if alignment == "lower-right" else 0
+
+
+def _check_offset(least: int, most: int) -> None:
+    if not -_FAR <= least <= most <= _FAR:
+        raise ValueError(f"causal_alignment holds {least} to {most}; it is from -2**61 to 2**61")
 
 
 def _alignment_needed(because: str) -> ValueError:

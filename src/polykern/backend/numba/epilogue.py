@@ -1,6 +1,6 @@
 """What happens to a row of sums before it leaves: linear terms, the activation, any strides.
 
-A row is contiguous scratch of the epilogue's dtype; it meets arrays of any strides as 1-D views.
+A row is contiguous scratch of the epilogue's dtype; it meets lines of arrays of any strides.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from polykern.backends.numba.exponential import exp, multiply_add, tanh
-from polykern.backends.numba.rows import row_from
+from polykern import dtypes
+from polykern.backend.numba.exponential import exp, tanh
+from polykern.backend.numba.rows import copy, line_from, row_from
+from polykern.backend.numba.vector import multiply_add
 from polykern.ops import activation
+
+Array = np.ndarray[Any, Any]
 
 _NONE, _RELU, _GELU, _GELU_TANH, _SILU, _SIGMOID, _TANH = range(7)
 _CODES = {
@@ -35,28 +39,38 @@ def code(name: str | None) -> int:
     return _CODES[name]
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def add_multiple(row, factor, view):  # type: ignore[no-untyped-def]
-    """``row += factor * view``."""
-    if view.strides[0] == view.itemsize:
-        values = row_from(view, (0,), row.size)
+def rounded(result: Array, dtype: str, out: Array | None) -> Array:
+    """The result in its dtype, in `out` if there is one; the one rounding."""
+    if out is result:
+        return out
+    if out is None:
+        return result.astype(dtypes.numpy_dtype(dtype), copy=False)
+    out[...] = result
+    return out
+
+
+@numba.njit(error_model="numpy", forceinline=True)
+def add_multiple(row, factor, array, index):
+    """``row += factor * array[index ...]`` along the last axis."""
+    if array.strides[array.ndim - 1] == array.itemsize:
+        values = row_from(array, index, row.size)
         for i in range(row.size):
             row[i] += factor * values[i]
     else:
+        line = line_from(array, index, row.size)
         for i in range(row.size):
-            row[i] += factor * view[i]
+            row[i] += factor * line[i]
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def store(row, view):  # type: ignore[no-untyped-def]
-    """``view = row``."""
-    if view.strides[0] == view.itemsize:
-        target = row_from(view, (0,), row.size)
-        for i in range(row.size):
-            target[i] = row[i]
+@numba.njit(error_model="numpy", forceinline=True)
+def store(row, array, index):
+    """``array[index ...] = row`` along the last axis."""
+    if array.strides[array.ndim - 1] == array.itemsize:
+        copy(row_from(array, index, row.size), row)
     else:
+        line = line_from(array, index, row.size)
         for i in range(row.size):
-            view[i] = row[i]
+            line[i] = row[i]
 
 
 def activate(row: Any, code: int) -> None:
@@ -64,13 +78,13 @@ def activate(row: Any, code: int) -> None:
     raise NotImplementedError("activate exists in compiled code only")
 
 
-@overload(activate)  # type: ignore[untyped-decorator]
-def _activate(row, code):  # type: ignore[no-untyped-def]
-    def activate_integers(row, code):  # type: ignore[no-untyped-def]
+@overload(activate)
+def _activate(row, code):
+    def activate_integers(row, code):
         if code == _RELU:
             _relu(row)
 
-    def activate_floats(row, code):  # type: ignore[no-untyped-def]
+    def activate_floats(row, code):
         one, half = row.dtype.type(1), row.dtype.type(0.5)
         if code == _RELU:
             _relu(row)
@@ -95,8 +109,8 @@ def _activate(row, code):  # type: ignore[no-untyped-def]
     return activate_integers if isinstance(row.dtype, types.Integer) else activate_floats
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _relu(row):  # type: ignore[no-untyped-def]
+@numba.njit(error_model="numpy")
+def _relu(row):
     for i in range(row.size):
         row[i] = 0 if row[i] < 0 else row[i]  # NaN stays
 
@@ -130,9 +144,9 @@ _ONE = np.float32(1)
 _HALF, _SQRT_HALF = 0.5, math.sqrt(0.5)
 
 
-@overload(normal_distribution)  # type: ignore[untyped-decorator]
-def _normal_distribution(x):  # type: ignore[no-untyped-def]
-    def normal_32(x):  # type: ignore[no-untyped-def]
+@overload(normal_distribution)
+def _normal_distribution(x):
+    def normal_32(x):
         u = abs(x)
         u = _TAIL_END if u > _TAIL_END else u
         power = _TAIL[0]
@@ -141,7 +155,7 @@ def _normal_distribution(x):  # type: ignore[no-untyped-def]
         tail = exp(-power)
         return _ONE - tail if x > 0 else tail
 
-    def normal_64(x):  # type: ignore[no-untyped-def]
+    def normal_64(x):
         return _HALF * math.erfc(-x * _SQRT_HALF)
 
     return normal_32 if x == types.float32 else normal_64

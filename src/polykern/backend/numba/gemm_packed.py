@@ -13,22 +13,25 @@ Anatomy of High-Performance Matrix Multiplication, 2008.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numba import types
 
-from polykern import dtypes
-from polykern.backends.numba import epilogue, jit, pack, simd, threads
-from polykern.backends.numba.rows import row_from, scratch
+from polykern.backend.numba import epilogue, jit, pack, simd, threads
+from polykern.backend.numba.rows import row_from, scratch
+from polykern.backend.numba.simd import ROWS
 from polykern.ops.gemm import Gemm
 from polykern.registry import Kernel, Launch
 
 Array = np.ndarray[Any, Any]
 
 DEPTH = 256  # K at a time: a panel of B (2 vectors wide) is then 16 or 32 KiB
-TILE_M, TILE_N = 384, 512
+BLOCK_M = 192  # rows of A at a time, a multiple of ROWS
+TILE_M, TILE_N = 768, 512
+LEAST_TILE = 64
 ALONE_FLOPS = 1_000_000  # below, waking a helper costs more than it brings
 
 
@@ -43,7 +46,7 @@ def build(problem: Gemm) -> Launch:
         *[jit.array(number, 3)] * 2,
         jit.array(factor, 3),
         jit.array(factor, 3, writable=True),
-        *[types.Array(getattr(types, factor), 1, "C")] * 2,
+        *[types.Array(getattr(types, factor), 1, "C", readonly=True)] * 2,
         *[getattr(types, factor)] * 2,
         *[types.boolean] * 2,
         *[types.int64] * 4,
@@ -59,6 +62,7 @@ def build(problem: Gemm) -> Launch:
     def launch(arrays: tuple[Any, ...], scalars: tuple[float, ...], out: Any) -> Any:
         result = out if out is not None and exact_out else np.empty(problem.out_shape, dtype)
         if result.size:
+            parts = 1 if alone else threads.count()
             row_scale, column_scale, row_zero, column_zero = problem.vectors(arrays)
             a, b, c = problem.matrices(arrays)
             a = _number(a, number, None if row_zero is None else row_zero[:, None])
@@ -71,11 +75,11 @@ def build(problem: Gemm) -> Launch:
                 for x, length in ((row_scale, M), (column_scale, N))
             ]
             for stack in _stacks(a, b, c, problem.matrix(result)):
-                tile_m, tile_n = _tile(stack[0].shape[0], M, N)
+                tile_m, tile_n = _tile(stack[0].shape[0], M, N, parts)
                 items = stack[0].shape[0] * -(-M // tile_m) * -(-N // tile_n)
                 threads.share(
                     kernel,
-                    1 if alone else items,
+                    min(parts, items),
                     *stack,
                     *factors,
                     alpha,
@@ -87,12 +91,7 @@ def build(problem: Gemm) -> Launch:
                     tile_m,
                     tile_n,
                 )
-        if exact_out:
-            return result
-        if out is None:
-            return result.astype(dtypes.numpy_dtype(problem.out_dtype))
-        out[...] = result
-        return out
+        return epilogue.rounded(result, problem.out_dtype, out)
 
     return launch
 
@@ -106,9 +105,17 @@ def _number(x: Array, dtype: str, zero: Array | None) -> Array:
     return np.broadcast_to(widened if zero is None else widened - zero, x.shape)
 
 
-def _tile(batch: int, M: int, N: int) -> tuple[int, int]:  # noqa: N803
-    """Tiles no larger than need be for every thread to have some."""
-    return TILE_M, TILE_N
+def _tile(batch: int, M: int, N: int, parts: int) -> tuple[int, int]:
+    """Even tiles in the two caches' measure, small enough that `parts` threads share the work."""
+    rows, columns = -(-M // TILE_M), -(-N // TILE_N)
+    while 0 < batch * rows * columns % parts < batch * rows * columns < 4 * parts or batch * rows * columns < parts:
+        if max(M // rows, N // columns) < 2 * LEAST_TILE:
+            break
+        if M // rows > N // columns:
+            rows += 1
+        else:
+            columns += 1
+    return -(-M // rows), -(-N // columns)
 
 
 def _stacks(*matrices: Array) -> Iterator[tuple[Array, ...]]:
@@ -117,7 +124,8 @@ def _stacks(*matrices: Array) -> Iterator[tuple[Array, ...]]:
     if len(batch) == 0:
         yield tuple([x[None] for x in matrices])
     elif all([_folds(x) for x in matrices]):
-        yield tuple([x.reshape(-1, *x.shape[-2:]) for x in matrices])
+        length = math.prod(batch)
+        yield tuple([x.reshape(length, *x.shape[-2:]) for x in matrices])
     else:
         for i in range(batch[0]):
             yield from _stacks(*[x[i] for x in matrices])
@@ -131,7 +139,7 @@ def _folds(x: Array) -> bool:
     )
 
 
-def _gemm(  # type: ignore[no-untyped-def]
+def _gemm(
     counter, a, b, c, out, row_factor, column_factor, alpha, beta, has_product, has_c, activation,
     width, tile_m, tile_n,
 ):
@@ -143,8 +151,8 @@ def _gemm(  # type: ignore[no-untyped-def]
         K = 0
     depth = min(K, DEPTH)
     pitch = (min(N, tile_n) + width - 1) // width * width
-    height = (min(M, tile_m) + simd.ROWS - 1) // simd.ROWS * simd.ROWS
-    packed_a = scratch(pack.panel_start(height // simd.ROWS, depth, simd.ROWS), a)
+    height = (min(M, tile_m) + ROWS - 1) // ROWS * ROWS
+    packed_a = scratch(pack.panel_start(min(height, BLOCK_M) // ROWS, depth, ROWS), a)
     packed_b = scratch(pack.panel_start(pitch // width, depth, width), a)
     sums = scratch(height * pitch, a)
     values = scratch(pitch, out)
@@ -161,9 +169,13 @@ def _gemm(  # type: ignore[no-untyped-def]
             sums[i] = 0
         for first_k in range(0, K, DEPTH):
             depth = min(DEPTH, K - first_k)
-            pack.pack_panels(a_transposed, t, first_k, depth, first_m, count_m, packed_a, simd.ROWS)
             pack.pack_panels(b, t, first_k, depth, first_n, count_n, packed_b, width)
-            pack.multiply_panels(depth, packed_a, count_m, packed_b, count_n, width, sums, pitch)
+            for m in range(0, count_m, BLOCK_M):
+                rows = min(BLOCK_M, count_m - m)
+                pack.pack_panels(a_transposed, t, first_k, depth, first_m + m, rows, packed_a, ROWS)
+                pack.multiply_panels(
+                    depth, packed_a, rows, packed_b, count_n, width, sums, m * pitch, pitch
+                )
         row = row_from(values, (0,), count_n)
         columns = row_from(column_factor, (first_n,), count_n)
         for i in range(count_m):
@@ -175,9 +187,9 @@ def _gemm(  # type: ignore[no-untyped-def]
                 for j in range(count_n):
                     row[j] = factor * columns[j] * total[j]
             if has_c:
-                epilogue.add_multiple(row, beta, c[t, first_m + i, first_n : first_n + count_n])
+                epilogue.add_multiple(row, beta, c, (t, first_m + i, first_n))
             epilogue.activate(row, activation)
-            epilogue.store(row, out[t, first_m + i, first_n : first_n + count_n])
+            epilogue.store(row, out, (t, first_m + i, first_n))
 
 
 KERNEL = Kernel(op="gemm", name="packed", refuses=refuses, build=build)

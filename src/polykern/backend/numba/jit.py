@@ -9,6 +9,7 @@ a hash of every source of this package.
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,12 @@ from polykern import policy
 COUNTER = types.Array(types.int64, 1, "C")  # the first argument of every kernel: see threads.claim
 
 _lock = RLock()  # numba.config is global
+
+# A child forked while another thread compiles would wait for ever for its lock.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
 
 
 def array(dtype: str, ndim: int, *, writable: bool = False) -> types.Array:

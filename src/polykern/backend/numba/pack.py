@@ -13,24 +13,24 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
-from polykern.backends.numba.rows import row_from
-from polykern.backends.numba.simd import ROWS, VECTOR_BYTES, tile_product
+from polykern.backend.numba import vector
+from polykern.backend.numba.rows import row_from
+from polykern.backend.numba.simd import ROWS, VECTOR_BYTES, tile_product
 
 GROUP = 8 if VECTOR_BYTES >= 32 else 4  # divides columns(dtype) for each dtype
 STEP = 8  # values of k that a transposing group holds in registers
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def panel_start(panel, depth, width):  # type: ignore[no-untyped-def]
+@numba.njit(error_model="numpy")
+def panel_start(panel, depth, width):
     """Panels lie an odd number of k apart: power-of-two distances would share few cache sets."""
     return panel * (depth | 1) * width
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def pack_panels(source, t, first_k, depth, first, count, packed, width):  # type: ignore[no-untyped-def]
+@numba.njit(error_model="numpy")
+def pack_panels(source, t, first_k, depth, first, count, packed, width):
     """``source[t, first_k : first_k + depth, first : first + count]`` into `packed`.
 
     The width is ROWS or ``columns(dtype)``.
@@ -41,16 +41,20 @@ def pack_panels(source, t, first_k, depth, first, count, packed, width):  # type
     grouped = count // group * group if by_x or by_k else 0
     stepped = depth // STEP * STEP if by_k else 0
     if by_x:
+        whole = count // width * width if width != ROWS else 0
         # Along the rows of the source: a panel at a time would touch a page for each k.
         for k in range(depth):
             row = row_from(source, (t, first_k + k, first), count)
-            for x in range(0, grouped, group):
+            for x in range(0, whole, width):
+                place = panel_start(x // width, depth, width) + k * width
+                vector.store(vector.load(row, x), packed, place)
+            for x in range(whole, grouped, group):
                 panel = x // width
                 place = panel_start(panel, depth, width) + k * width + x - panel * width
                 if width == ROWS:
-                    _move(row, x, packed, place, ROWS)
+                    move(row, x, packed, place, ROWS)
                 else:
-                    _move(row, x, packed, place, GROUP)
+                    move(row, x, packed, place, GROUP)
     elif by_k:
         pitch = source.strides[2] // source.itemsize
         for x in range(0, grouped, group):
@@ -59,9 +63,9 @@ def pack_panels(source, t, first_k, depth, first, count, packed, width):  # type
             place = panel_start(panel, depth, width) + x - panel * width
             for k in range(0, stepped, STEP):
                 if width == ROWS:
-                    _transpose(row, k, pitch, packed, place + k * width, width, ROWS)
+                    transpose(row, k, pitch, packed, place + k * width, width, ROWS)
                 else:
-                    _transpose(row, k, pitch, packed, place + k * width, width, GROUP)
+                    transpose(row, k, pitch, packed, place + k * width, width, GROUP)
         _pack_singly(source, t, first_k, stepped, depth, first, 0, grouped, packed, width)
     _pack_singly(source, t, first_k, 0, depth, first, grouped, count, packed, width)
     panel = count // width
@@ -73,8 +77,8 @@ def pack_panels(source, t, first_k, depth, first, count, packed, width):  # type
                 packed[place + k * width + x] = 0
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _pack_singly(source, t, first_k, k0, depth, first, x0, x1, packed, width):  # type: ignore[no-untyped-def]
+@numba.njit(error_model="numpy")
+def _pack_singly(source, t, first_k, k0, depth, first, x0, x1, packed, width):
     for x in range(x0, x1):
         panel = x // width
         place = panel_start(panel, depth, width) + x - panel * width
@@ -82,18 +86,19 @@ def _pack_singly(source, t, first_k, k0, depth, first, x0, x1, packed, width):  
             packed[place + k * width] = source[t, first_k + k, first + x]
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def multiply_panels(depth, a, rows, b, count, width, sums, pitch):  # type: ignore[no-untyped-def]
-    """``sums[i * pitch + j] += A[i, k] B[k, j]`` of packed blocks, padding included."""
+@numba.njit(error_model="numpy")
+def multiply_panels(depth, a, rows, b, count, width, sums, first, pitch):
+    """``sums[first + i * pitch + j] += A[i, k] B[k, j]`` of packed blocks, padding included."""
     for panel_b in range((count + width - 1) // width):
         b_start = panel_start(panel_b, depth, width)  # this panel stays in the L1 cache
         for panel_a in range((rows + ROWS - 1) // ROWS):
-            place = panel_a * ROWS * pitch + panel_b * width
-            tile_product(depth, a, panel_start(panel_a, depth, ROWS), b, b_start, sums, place, pitch)
+            place = first + panel_a * ROWS * pitch + panel_b * width
+            a_start = panel_start(panel_a, depth, ROWS)
+            tile_product(depth, a, a_start, b, b_start, sums, place, pitch)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def _move(typingctx, row, x, target, place, size):  # type: ignore[no-untyped-def]
+@intrinsic(prefer_literal=True)
+def move(typingctx, row, x, target, place, size):
     """``target[place : place + size] = row[x : x + size]`` for a literal size."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -105,9 +110,9 @@ def _move(typingctx, row, x, target, place, size):  # type: ignore[no-untyped-de
     return types.void(row, types.int64, target, types.int64, size), generate
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def _transpose(typingctx, row, k, pitch, target, place, width, size):  # type: ignore[no-untyped-def]
-    """``target[place + j * width + i] = row[k + j + i * pitch]``, i < size (a literal), j < STEP."""
+@intrinsic(prefer_literal=True)
+def transpose(typingctx, row, k, pitch, target, place, width, size):
+    """``target[place + j * width + i] = row[k + j + i * pitch]``, j < STEP, i < size, a literal."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointers = _Pointers(context, builder, signature, args)

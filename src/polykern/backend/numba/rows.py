@@ -2,51 +2,83 @@
 
 A kernel is compiled for any strides, and a loop over ``array[i, j]`` then walks unknown steps.
 ``row_from`` gives the same memory as a contiguous 1-D array, to be used after a look at the
-stride; ``scratch`` gives a thread its own contiguous memory.
+stride. ``scratch`` gives a thread its own contiguous memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
 LINE_BYTES = 64  # a vector load that crosses a cache line costs two
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def row_from(typingctx, array, index, length):  # type: ignore[no-untyped-def]
+@intrinsic
+def row_from(typingctx, array, index, length):
     """``array[index : index + length]`` along the last axis, whose stride must be one element.
 
     The index is a tuple, never negative. The result does not keep the memory alive.
     """
     row = types.Array(array.dtype, 1, "C", readonly=not array.mutable)
+    return row(array, index, types.intp), _window(row)
 
+
+@intrinsic
+def line_from(typingctx, array, index, length):
+    """The same along a last axis of any stride; cheaper than a slice, which counts references."""
+    line = types.Array(array.dtype, 1, "A", readonly=not array.mutable)
+    return line(array, index, types.intp), _window(line)
+
+
+def _window(result_type: types.Array) -> Callable[..., Any]:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source = context.make_array(array)(context, builder, args[0])
+        kind, index_type, _ = signature.args
+        source = context.make_array(kind)(context, builder, args[0])
         indices = [
-            context.cast(builder, value, index[axis], types.intp)
-            for axis, value in enumerate(arrayobj.cgutils.unpack_tuple(builder, args[1]))
+            context.cast(builder, value, index_type[axis], types.intp)
+            for axis, value in enumerate(cgutils.unpack_tuple(builder, args[1]))
         ]
-        first = arrayobj.cgutils.get_item_pointer(
-            context, builder, array, source, indices, wraparound=False
-        )
-        itemsize = context.get_constant(types.intp, context.get_abi_sizeof(source.data.type.pointee))
-        result = context.make_array(row)(context, builder)
+        first = cgutils.get_item_pointer(context, builder, kind, source, indices, wraparound=False)
+        itemsize = stride = source.itemsize
+        if result_type.layout == "A":
+            stride = builder.extract_value(source.strides, kind.ndim - 1)
+        result = context.make_array(result_type)(context, builder)
         arrayobj.populate_array(
-            result, data=first, shape=[args[2]], strides=[itemsize], itemsize=itemsize, meminfo=None
+            result, data=first, shape=[args[2]], strides=[stride], itemsize=itemsize, meminfo=None
         )
         return result._getvalue()
 
-    return row(array, index, types.intp), generate
+    return generate
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def scratch(count, like):  # type: ignore[no-untyped-def]
+@intrinsic
+def copy(typingctx, target, source):
+    """``target[:] = source`` of rows of one dtype and length that share no memory.
+
+    The library's memcpy is faster than a loop where rows are short.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to, origin = [
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, args, strict=True)
+        ]
+        length = builder.extract_value(to.shape, 0)
+        cgutils.raw_memcpy(builder, to.data, origin.data, length, to.itemsize)
+        return context.get_dummy_value()
+
+    return types.void(target, source), generate
+
+
+@numba.njit(error_model="numpy")
+def scratch(count, like):
     """Uninitialised contiguous elements of the dtype of `like`, from the start of a cache line."""
     slack = LINE_BYTES // like.itemsize
     memory = np.empty(count + slack, like.dtype)

@@ -1,23 +1,25 @@
-"""Softmax along any axis: tiles of LANES columns are read once, reduced downwards, written once.
+"""Softmax along any axis: a tile is read once, reduced downwards, and written once.
 
 ::
 
     along a distant axis                       along the unit-stride axis
-    line 0   | x[0, c] ... x[0, c + LANES]     | x[0]      ... x[LANES - 1]
-    line 1   | x[1, c] ...                     | x[LANES]  ...
+    line 0   | x[0, c] ... x[0, c + width]     | x[0]      ... x[width - 1]
+    line 1   | x[1, c] ...                     | x[width]  ...
              |   each column is a row of       |   one row of the operator, folded;
              v   the operator                  v   its rest is padded with -inf
 
-A tile lies in scratch that the L2 cache holds; most and total, one number a column, in L1. Of a
-longer row, chunks are read one after the other, the total being rescaled when the maximum grows
-(online normaliser, Milakov and Gimelshein 2018), and once more to be written. LANES sums a row,
-so that a long row loses no digits. The caller and its helpers claim tiles; who claims one owns it.
+A tile lies in scratch that the L2 cache holds, maxima and sums, one of each a column, in registers.
+Of a longer row, chunks are read one after the other, the sum being rescaled when the maximum grows
+(online normaliser, Milakov and Gimelshein 2018), and once more to be written. A dense row that the
+cache holds needs no scratch: its exponentials wait in the result for their sum. The caller and its
+helpers claim tiles; who claims one owns it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numba
@@ -25,21 +27,41 @@ import numpy as np
 from numba import types
 
 from polykern import dtypes
-from polykern.backends.numba import jit, threads
-from polykern.backends.numba.exponential import exp
-from polykern.backends.numba.rows import row_from, scratch
+from polykern.backend.numba import jit, threads
+from polykern.backend.numba.exponential import exp
+from polykern.backend.numba.rows import scratch
+from polykern.backend.numba.simd import VECTOR_BYTES
+from polykern.backend.numba.vector import (
+    READ,
+    WRITE,
+    highest,
+    load,
+    load_first,
+    prefetch,
+    spread,
+    store,
+    store_first,
+    total,
+    where_greater,
+)
 from polykern.ops.softmax import Softmax
 from polykern.registry import Kernel, Launch
 
 Array = np.ndarray[Any, Any]
 
-LANES = 64  # four vectors of AVX-512, eight of AVX2: the sums hide the latency of their additions
+TILE_BYTES = 2 * VECTOR_BYTES
+CACHE_LINE = 64
+LINE_BYTES = 256  # of a tile: narrower ones touch as many pages of memory for fewer numbers
+AHEAD = 12  # lines asked for in advance: the processor foresees no strides beyond a page
+TERMS = 32  # added up by themselves before they join the sum, so that long rows lose no digits
 CHUNK_BYTES = 1 << 18  # of scratch: half an L2 cache of 512 KB
 ALONE_ELEMENTS = 100_000  # below, waking a helper costs more than it saves
 CLAIM_ELEMENTS = 1 << 14  # of short rows, claimed at once,
 CLAIMS = 8  # if that many claims are left
-STRIDED_COST = 3  # reading one element by itself, in reads of one element by vectors
-FOLD_LINES = 2  # folding a line into one number costs about as much as so many lines
+STRIDED_COST = 3  # reading one number by itself, in reads of one number by vectors
+FOLD_COST = 2  # folding a line into one number, in lines of work
+
+_device = numba.njit(error_model="numpy")
 
 _NOWHERE = np.ones((1, 1, 1), np.bool_)
 
@@ -75,7 +97,7 @@ def build(problem: Softmax) -> Launch:
         source = fold(x.astype(number, copy=False))
         target = fold.view(out) if out.dtype == number else None
         result = np.empty(fold.shape, number) if target is None else target
-        order, folded = _order(source)
+        order, folded = _order(source.shape, source.strides, source.itemsize)
         selected = _NOWHERE if where is None else fold(np.broadcast_to(where, shape))
         threads.share(
             kernel,
@@ -128,203 +150,246 @@ class _Fold:
         out[...] = folded.reshape(out.shape)
 
 
-def _order(folded: Array) -> tuple[tuple[int, int, int], bool]:
-    """The cheapest order of the axes, the last one being that of the lanes; is it the folded one?"""
-    outer, n, inner = folded.shape
+@lru_cache(maxsize=4096)
+def _order(
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
+) -> tuple[tuple[int, int, int], bool]:
+    """The cheapest order of the axes, the lanes along the last one; is it the folded one?"""
+    outer, n, inner = shape
     outer_steps, n_steps, inner_steps = [
-        1 if stride == folded.itemsize else STRIDED_COST for stride in folded.strides
+        1 if stride == itemsize else STRIDED_COST for stride in strides
     ]
-    rows = (-(-n // LANES) + FOLD_LINES) * n_steps / n
-    inwards = -(-inner // LANES) * inner_steps / inner
-    outwards = -(-outer // LANES) * outer_steps / outer
+    line = LINE_BYTES // itemsize
+    rows = (-(-n // line) + FOLD_COST) * line * n_steps / n
+    inwards = -(-inner // line) * line * inner_steps / inner
+    outwards = -(-outer // line) * line * outer_steps / outer
     if rows <= min(inwards, outwards):
         return (0, 2, 1), True
     return ((0, 1, 2), False) if inwards <= outwards else ((2, 1, 0), False)
 
 
-def _softmax(counter, x, where, out, folded, log, has_where):  # type: ignore[no-untyped-def]
-    """Tiles of ``x[i, :, k : k + LANES]``, or if folded, rows ``x[i, j, :]``."""
-    n = x.shape[2] if folded else x.shape[1]
-    lines = (n + LANES - 1) // LANES if folded else n
-    per_slab = x.shape[1] if folded else (x.shape[2] + LANES - 1) // LANES
+# The state, a line of numbers each: the maximum so far; what is subtracted, the same but 0 for
+# -inf, whose difference to itself is NaN; the sum so far, whose place is at last taken by its
+# inverse or logarithm.
+MOST, ORIGIN, TOTAL = range(3)
+
+
+def _softmax(counter, x, where, out, folded, log, has_where):
+    """Tiles of ``x[i, :, k : k + width]``, or if folded, rows ``x[i, j, :]``."""
+    width = LINE_BYTES // x.itemsize
+    lines = (x.shape[2] + width - 1) // width if folded else x.shape[1]
+    per_slab = x.shape[1] if folded else (x.shape[2] + width - 1) // width
     tiles = x.shape[0] * per_slab
-    chunk = min(lines, CHUNK_BYTES // x.itemsize // LANES)
-    at_once = max(1, min(CLAIM_ELEMENTS // (lines * LANES), tiles // CLAIMS))
-    values = scratch(chunk * LANES, x)[: chunk * LANES].reshape(chunk, LANES)
-    state = scratch(4 * LANES, x)
-    flags = np.empty(LANES, np.bool_)
+    chunk = min(lines, CHUNK_BYTES // LINE_BYTES)
+    at_once = max(1, min(CLAIM_ELEMENTS // (lines * width), tiles // CLAIMS))
+    direct = folded and not has_where and lines == chunk
+    direct = direct and x.strides[2] == x.itemsize and out.strides[2] == out.itemsize
+    values = scratch(chunk * width, x)
+    state = scratch(3 * width, x)
     while True:
         first = threads.claim(counter) * at_once
         if first >= tiles:
             break
         for tile in range(first, min(first + at_once, tiles)):
             i, rest = tile // per_slab, tile % per_slab
-            j, k = (rest, 0) if folded else (0, rest * LANES)
-            _start(state)
+            j, k = (rest, 0) if folded else (0, rest * width)
+            if direct:
+                at = (i * x.strides[0] + j * x.strides[1]) // x.itemsize
+                to = (i * out.strides[0] + j * out.strides[1]) // out.itemsize
+                _row(x, at, out, to, x.shape[2], log)
+                continue
             for start in range(0, lines, chunk):
                 count = min(chunk, lines - start)
-                _read(x, where, i, j, k, start, count, folded, has_where, values, flags)
-                _grow(values, count, folded, state)
-                _add(values, count, log, state)
+                _read(x, where, i, j, k, start, count, folded, has_where, values)
+                _add(values, count, folded, log, start == 0, state)
             _finish(folded, log, state)
             for start in range(0, lines, chunk):
                 count = min(chunk, lines - start)
                 if chunk < lines:
-                    _read(x, where, i, j, k, start, count, folded, has_where, values, flags)
+                    _read(x, where, i, j, k, start, count, folded, has_where, values)
                     if not log:
                         _exponentiate(values, count, state)
-                _scale(values, count, log, state)
-                _write(out, where, i, j, k, start, count, folded, has_where, log, values, flags)
+                _write(out, where, i, j, k, start, count, folded, has_where, log, values, state)
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _read(x, where, i, j, k, start, count, folded, has_where, values, flags):  # type: ignore[no-untyped-def]
+@_device
+def _row(x, at, out, to, n, log):
+    lanes = TILE_BYTES // x.itemsize
+    least, zero = x.dtype.type(-np.inf), x.dtype.type(0)
+    whole = n - n % lanes
+    rest = n - whole
+    most = load_first(x, at + whole, rest, least) if rest else spread(least)
+    other = most
+    for lane in range(0, whole - lanes, 2 * lanes):
+        value = load(x, at + lane)
+        most = where_greater(value, most, value, most)
+        value = load(x, at + lane + lanes)
+        other = where_greater(value, other, value, other)
+    if whole:
+        value = load(x, at + whole - lanes)
+        most = where_greater(value, most, value, most)
+    row_most = highest(where_greater(other, most, other, most))
+    origin = row_most if row_most > least else zero
+    last = spread(zero)
+    if rest:
+        last = exp(load_first(x, at + whole, rest, least) - origin)
+    sums = last
+    for first in range(0, whole, TERMS * lanes):
+        part = spread(zero)
+        for lane in range(first, min(first + TERMS * lanes, whole), lanes):
+            exponential = exp(load(x, at + lane) - origin)
+            part = part + exponential
+            if not log:
+                store(exponential, out, to + lane)
+        sums = sums + part
+    row_sum = total(sums)
+    wanted = x.dtype.type(math.log(row_sum)) if log else x.dtype.type(1) / row_sum
+    for lane in range(0, whole, lanes):
+        value = load(x, at + lane) - origin - wanted if log else load(out, to + lane) * wanted
+        store(value, out, to + lane)
+    if rest:
+        value = load_first(x, at + whole, rest, zero) - origin - wanted if log else last * wanted
+        store_first(value, out, to + whole, rest)
+
+
+@_device
+def _read(x, where, i, j, k, start, count, folded, has_where, values):
     """Lines from memory to scratch; what does not take part counts as -inf."""
+    lanes, width = TILE_BYTES // x.itemsize, LINE_BYTES // x.itemsize
     nothing = x.dtype.type(-np.inf)
+    dense = x.strides[2] == x.itemsize
     for line in range(count):
-        column, at = (j, k + (start + line) * LANES) if folded else (start + line, k)
-        length = min(LANES, x.shape[2] - at)
-        _load(x, i, column, at, length, values[line])
-        for lane in range(length, LANES):
-            values[line, lane] = nothing
-        if has_where:
-            _load(where, i, column, at, length, flags)
-            for lane in range(length):
-                values[line, lane] = values[line, lane] if flags[lane] else nothing
-
-
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _write(out, where, i, j, k, start, count, folded, has_where, log, values, flags):  # type: ignore[no-untyped-def]
-    """Lines from scratch to memory; what does not take part gives 0, or -inf in the log."""
-    nothing = out.dtype.type(-np.inf if log else 0)
-    for line in range(count):
-        column, at = (j, k + (start + line) * LANES) if folded else (start + line, k)
-        length = min(LANES, out.shape[2] - at)
-        if has_where:
-            _load(where, i, column, at, length, flags)
-            for lane in range(length):
-                values[line, lane] = values[line, lane] if flags[lane] else nothing
-        if out.strides[2] != out.itemsize:
-            for lane in range(length):
-                out[i, column, at + lane] = values[line, lane]
+        column, at = (j, k + (start + line) * width) if folded else (start + line, k)
+        length = min(width, x.shape[2] - at)
+        if dense:
+            place = (i * x.strides[0] + column * x.strides[1]) // x.itemsize + at
+            if not folded:
+                later = place + AHEAD * (x.strides[1] // x.itemsize)
+                for lane in range(0, width, CACHE_LINE // x.itemsize):
+                    prefetch(x, later + lane, READ)
+            for lane in range(0, width, lanes):
+                if lane + lanes <= length:
+                    value = load(x, place + lane)
+                else:
+                    value = load_first(x, place + lane, length - lane, nothing)
+                store(value, values, line * width + lane)
         else:
-            _copy(values[line], row_from(out, (i, column, at), length), length)
+            for lane in range(length):
+                values[line * width + lane] = x[i, column, at + lane]
+            for lane in range(length, width):
+                values[line * width + lane] = nothing
+        if has_where:
+            for lane in range(length):
+                if not where[i, column, at + lane]:
+                    values[line * width + lane] = nothing
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _load(source, i, j, k, length, target):  # type: ignore[no-untyped-def]
-    if source.strides[2] != source.itemsize:
-        for lane in range(length):
-            target[lane] = source[i, j, k + lane]
-    else:
-        _copy(row_from(source, (i, j, k), length), target, length)
-
-
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _copy(source, target, length):  # type: ignore[no-untyped-def]
-    if length == LANES:  # a known length becomes a few vector moves
-        for lane in range(LANES):
-            target[lane] = source[lane]
-    else:
-        for lane in range(length):
-            target[lane] = source[lane]
-
-
-# The state: for each lane the maximum so far, the same as what is subtracted (0 for -inf, whose
-# difference is NaN), the sum so far, and a line of scratch.
-MOST, ORIGIN, TOTAL, SPARE = 0, LANES, 2 * LANES, 3 * LANES
-
-
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _start(state):  # type: ignore[no-untyped-def]
-    for lane in range(LANES):
-        state[MOST + lane] = -np.inf
-        state[TOTAL + lane] = 0
-
-
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _grow(values, count, folded, state):  # type: ignore[no-untyped-def]
-    """The maximum takes in the lines, and the sum so far is brought to it."""
-    most = state[MOST : MOST + LANES]
-    origin = state[ORIGIN : ORIGIN + LANES]
-    total = state[TOTAL : TOTAL + LANES]
-    before = state[SPARE : SPARE + LANES]
-    for lane in range(LANES):
-        before[lane] = most[lane]
-    for line in range(count):
-        for lane in range(LANES):
-            value = values[line, lane]
-            most[lane] = value if value > most[lane] else most[lane]
+@_device
+def _add(values, count, folded, log, is_first, state):
+    """Maximum and sum take in the lines; exponentials take their place, unless for the log."""
+    lanes, width = TILE_BYTES // values.itemsize, LINE_BYTES // values.itemsize
+    least, zero = values.dtype.type(-np.inf), values.dtype.type(0)
+    row_most = spread(least)
+    for lane in range(0, width, lanes):
+        most = spread(least)
+        other = most  # two, or each comparison would wait for the one before
+        for line in range(0, count - 1, 2):
+            value = load(values, line * width + lane)
+            most = where_greater(value, most, value, most)
+            value = load(values, (line + 1) * width + lane)
+            other = where_greater(value, other, value, other)
+        value = load(values, (count - 1) * width + lane)
+        most = where_greater(value, most, value, most)
+        most = where_greater(other, most, other, most)
+        row_most = where_greater(most, row_most, most, row_most)
+        store(most, state, ORIGIN * width + lane)
     if folded:
-        half = LANES // 2
-        while half:
-            for lane in range(half):
-                other = most[lane + half]
-                most[lane] = other if other > most[lane] else most[lane]
-            half //= 2
-        for lane in range(LANES):
-            most[lane] = most[0]
-    for lane in range(LANES):
-        origin[lane] = most[lane] if most[lane] > -np.inf else 0
-        total[lane] *= exp(before[lane] - origin[lane])
+        row_most = spread(highest(row_most))
+    for lane in range(0, width, lanes):
+        most = row_most if folded else load(state, ORIGIN * width + lane)
+        sums = spread(zero)
+        if is_first:
+            origin = where_greater(most, least, most, zero)
+        else:
+            before = load(state, MOST * width + lane)
+            most = where_greater(before, most, before, most)
+            origin = where_greater(most, least, most, zero)
+            sums = load(state, TOTAL * width + lane) * exp(before - origin)
+        for first in range(0, count, TERMS):
+            part = spread(zero)
+            for line in range(first, min(first + TERMS, count)):
+                place = line * width + lane
+                exponential = exp(load(values, place) - origin)
+                part = part + exponential
+                if not log:
+                    store(exponential, values, place)
+            sums = sums + part
+        store(most, state, MOST * width + lane)
+        store(origin, state, ORIGIN * width + lane)
+        store(sums, state, TOTAL * width + lane)
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _add(values, count, log, state):  # type: ignore[no-untyped-def]
-    """The sum takes in the lines; their exponentials take their place unless the log wants them."""
-    origin = state[ORIGIN : ORIGIN + LANES]
-    total = state[TOTAL : TOTAL + LANES]
-    if log:
+@_device
+def _exponentiate(values, count, state):
+    lanes, width = TILE_BYTES // values.itemsize, LINE_BYTES // values.itemsize
+    for lane in range(0, width, lanes):
+        origin = load(state, ORIGIN * width + lane)
         for line in range(count):
-            for lane in range(LANES):
-                total[lane] += exp(values[line, lane] - origin[lane])
-    else:
-        for line in range(count):
-            for lane in range(LANES):
-                exponential = exp(values[line, lane] - origin[lane])
-                values[line, lane] = exponential
-                total[lane] += exponential
+            place = line * width + lane
+            store(exp(load(values, place) - origin), values, place)
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _exponentiate(values, count, state):  # type: ignore[no-untyped-def]
-    origin = state[ORIGIN : ORIGIN + LANES]
-    for line in range(count):
-        for lane in range(LANES):
-            values[line, lane] = exp(values[line, lane] - origin[lane])
-
-
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _finish(folded, log, state):  # type: ignore[no-untyped-def]
-    """The sum becomes what `_scale` wants: its inverse, or its logarithm."""
-    total = state[TOTAL : TOTAL + LANES]
-    known = LANES
+@_device
+def _finish(folded, log, state):
+    lanes, width = TILE_BYTES // state.itemsize, LINE_BYTES // state.itemsize
+    one = state.dtype.type(1)
     if folded:
-        known = 1
-        half = LANES // 2
-        while half:
-            for lane in range(half):
-                total[lane] += total[lane + half]
-            half //= 2
-    one = total.dtype.type(1)
-    for lane in range(known):
-        total[lane] = math.log(total[lane]) if log else one / total[lane]
-    for lane in range(known, LANES):
-        total[lane] = total[0]
-
-
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _scale(values, count, log, state):  # type: ignore[no-untyped-def]
-    origin = state[ORIGIN : ORIGIN + LANES]
-    total = state[TOTAL : TOTAL + LANES]
-    if log:
-        for line in range(count):
-            for lane in range(LANES):
-                values[line, lane] = (values[line, lane] - origin[lane]) - total[lane]
+        sums = load(state, TOTAL * width)
+        for lane in range(lanes, width, lanes):
+            sums = sums + load(state, TOTAL * width + lane)
+        row_sum = total(sums)
+        wanted = spread(state.dtype.type(math.log(row_sum)) if log else one / row_sum)
+        for lane in range(0, width, lanes):
+            store(wanted, state, TOTAL * width + lane)
+    elif log:
+        for lane in range(TOTAL * width, (TOTAL + 1) * width):
+            state[lane] = math.log(state[lane])
     else:
-        for line in range(count):
-            for lane in range(LANES):
-                values[line, lane] *= total[lane]
+        for lane in range(TOTAL * width, (TOTAL + 1) * width, lanes):
+            store(one / load(state, lane), state, lane)
+
+
+@_device
+def _write(out, where, i, j, k, start, count, folded, has_where, log, values, state):
+    """Lines from scratch to memory; what does not take part gives 0, or -inf in the log."""
+    lanes, width = TILE_BYTES // out.itemsize, LINE_BYTES // out.itemsize
+    nothing = out.dtype.type(-np.inf if log else 0)
+    dense = out.strides[2] == out.itemsize
+    for line in range(count):
+        column, at = (j, k + (start + line) * width) if folded else (start + line, k)
+        length = min(width, out.shape[2] - at)
+        place = (i * out.strides[0] + column * out.strides[1]) // out.itemsize + at
+        if dense and not folded:
+            later = place + AHEAD * (out.strides[1] // out.itemsize)
+            for lane in range(0, width, CACHE_LINE // out.itemsize):
+                prefetch(out, later + lane, WRITE)
+        for lane in range(0, width, lanes):
+            value = load(values, line * width + lane)
+            wanted = load(state, TOTAL * width + lane)
+            value = value - load(state, ORIGIN * width + lane) - wanted if log else value * wanted
+            if not dense:
+                store(value, values, line * width + lane)
+            elif lane + lanes <= length:
+                store(value, out, place + lane)
+            else:
+                store_first(value, out, place + lane, length - lane)
+        if not dense:
+            for lane in range(length):
+                out[i, column, at + lane] = values[line * width + lane]
+        if has_where:
+            for lane in range(length):
+                if not where[i, column, at + lane]:
+                    out[i, column, at + lane] = nothing
 
 
 KERNEL = Kernel(op="softmax", name="rows", refuses=refuses, build=build)

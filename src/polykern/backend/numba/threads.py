@@ -18,7 +18,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core import cgutils, types
+from numba.core import types
 from numba.extending import intrinsic
 
 
@@ -40,6 +40,9 @@ if hasattr(os, "register_at_fork"):
 def share(kernel: Callable[..., Any], width: int, *args: Any) -> None:
     """Run ``kernel(counter, *args)`` on at most `width` threads, the caller's among them."""
     counter = np.zeros(1, np.int64)
+    if width <= 1:
+        kernel(counter, *args)
+        return
     helpers = [_pool().submit(kernel, counter, *args) for _ in range(min(width, count()) - 1)]
     try:
         kernel(counter, *args)

@@ -1,0 +1,1 @@
+"""What polykern costs: each operator, a call, an import, a first call."""
