@@ -58,39 +58,35 @@ def test_cache_folder(
 
 
 @pytest.mark.parametrize(
-    "operator, dtype, first",
+    "operator, dtype, options, first",
     [
-        ("gemm", "f4", "numpy"),
-        ("gemm", "f8", "numpy"),
-        ("gemm", "i1", "numba"),
-        ("conv2d", "f4", "numba"),
-        ("softmax", "f4", "numba"),
-        ("attention", "f4", "numba"),
+        ("gemm", "f4", {}, "numpy"),
+        ("gemm", "f8", {}, "numpy"),
+        ("gemm", "f4", {"activation": "gelu"}, "numba"),
+        ("gemm", "i1", {}, "numba"),
+        ("conv2d", "f4", {}, "numba"),
+        ("softmax", "f4", {}, "numba"),
+        ("attention", "f4", {}, "numba"),
     ],
 )
-def test_order_of_backends(operator: str, dtype: str, first: str) -> None:
+def test_order_of_backends(operator: str, dtype: str, options: dict[str, str], first: str) -> None:
     """BLAS goes before a compiled kernel, and that before a chain of NumPy calls."""
     x: Any = np.ones((1, 1, 3, 3), dtype)
     args = {"softmax": (x,), "attention": (x, x, x)}.get(operator, (x, x))
-    problem = polykern.plan(getattr(ops, operator), *args, backend="numpy").problem
+    problem = polykern.plan(getattr(ops, operator), *args, **options, backend="numpy").problem
     order = policy.at_home(problem)
     assert order[0] == first
     assert set(order) == {"numpy", "numba"}
 
 
-ALL_FOUR = """
+A_FEW_CALLS = """
 import sys
 import numpy as np
 from polykern import ops, policy
 
-x = np.ones((1, 1, 4, 4), np.float32)
-for result, expected in (
-    (ops.gemm(x, x, backend=sys.argv[1]), 4),
-    (ops.conv2d(x, x, backend=sys.argv[1]), 16),
-    (ops.softmax(x, backend=sys.argv[1]), 0.25),
-    (ops.attention(x, x, x, backend=sys.argv[1]), 1),
-):
-    assert np.allclose(result, expected), result
+x = np.ones((4, 4), np.float32)
+assert np.all(ops.gemm(x, x, backend=sys.argv[1]) == 4)
+assert np.all(ops.softmax(x, backend=sys.argv[1]) == 0.25)
 print("fine", policy.cache_folder())
 """
 
@@ -103,9 +99,8 @@ def test_works_where_no_cache_can_be_written(backend: str, tmp_path: Path) -> No
     nowhere = str(occupied / "below")
     folders = ("POLYKERN_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "NUMBA_CACHE_DIR")
     result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", ALL_FOUR, backend],
+        [sys.executable, "-W", "error", "-c", A_FEW_CALLS, backend],
         env={**os.environ, **dict.fromkeys(folders, nowhere)},
-        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=300,

@@ -103,7 +103,10 @@ for _ in range(8):
     child = os.fork()
     if child == 0:
         signal.alarm(30)
-        os._exit(0 if all([call.is_right() for call in calls]) else 1)
+        right = all([call.is_right() for call in calls])
+        names = [thread.name for thread in threading.enumerate()]
+        helped = backend != "numba" or any("numba" in name for name in names)
+        os._exit(0 if right and helped else 1)
     ends.append(os.waitpid(child, 0)[1])
 stop = True
 for thread in threads:
@@ -120,7 +123,7 @@ def python(code: str, *arguments: str, seconds: float = 240) -> str:
     """
     result = subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "2"},
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -144,7 +147,7 @@ def test_sixteen_threads_at_once(backend: str) -> None:
 @pytest.mark.parametrize("parent", ["idle", "busy"])
 @pytest.mark.parametrize("backend", USABLE)
 def test_forked_child_computes(backend: str, parent: str) -> None:
-    """The threads of a pool do not exist in a child; a lock that was held is held for ever."""
+    """With threads of its own: those of the parent's pool do not exist in it."""
     assert python(CALLS + FORK, backend, parent) == f"{[0] * 8}\n"
 
 

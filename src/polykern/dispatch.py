@@ -182,7 +182,8 @@ def run(
         return Report(problem, found, _copies(inputs), arrays, scalars)
     if settings.trace:
         settings.trace(Report(problem, found, _copies(inputs), arrays, scalars))
-    result = found.launch(arrays, scalars, into)
+    with np.errstate(all="ignore"):  # an overflow is an infinity on every backend, not a warning
+        result = found.launch(arrays, scalars, into)
     if out is not None:
         return out
     if type(like) is np.ndarray:

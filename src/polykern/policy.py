@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from polykern import registry
 from polykern.errors import BackendNotFoundError
@@ -39,13 +40,15 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "polykern"
 
 
-# Best first, by measurement on CPUs: NumPy's float products are BLAS and need no compilation;
-# everything else of NumPy's is a chain of passes over memory, or an integer loop.
 _BLAS = ("float32", "float64")
 
 
-def at_home(problem: registry.Problem) -> tuple[str, ...]:
-    """The backends for arrays that live where the problem's do, best first."""
-    if problem.op == "gemm" and problem.accumulate in _BLAS:
+def at_home(problem: Any) -> tuple[str, ...]:
+    """The backends for arrays that live where the problem's do, best first by measurement.
+
+    NumPy's plain float products are BLAS and need no compilation; everything else of NumPy's is
+    a chain of passes over memory, or a loop over integers.
+    """
+    if problem.op == "gemm" and problem.accumulate in _BLAS and problem.activation is None:
         return ("numpy", "numba")
     return ("numba", "numpy")

@@ -113,6 +113,17 @@ def test_the_reference_is_the_definition(case: testing.Case) -> None:
         np.testing.assert_allclose(one, expected, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("dtype, u", [("f4", 2.0**-24), ("f8", 2.0**-53)])
+def test_bound_is_of_the_size_of_a_roundoff(dtype: str, u: float) -> None:
+    q, k, v = operands((1, 2, 9, 8), (1, 2, 11, 8), dtype=dtype)
+    report = polykern.plan(ops.attention, q, k, v, return_lse=True, backend="numpy")
+    value, lse = report.problem.error_bound(report.arrays, report.scalars)
+    assert np.all(value <= 100 * u * np.abs(v).max())
+    assert np.all(lse <= 150 * u)
+    assert np.all(value >= u * np.abs(definition(q, k, v)[0]))
+    assert np.all(lse >= u)
+
+
 def normal(*shape: int, seed: int = 0, dtype: Any = "f4", scale: float = 1.0) -> Array:
     return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(dtype)
 

@@ -111,7 +111,7 @@ def gemm_calls(draw: DrawFn) -> Call:
 
 @st.composite
 def conv2d_calls(draw: DrawFn) -> Call:
-    groups = draw(st.sampled_from([1, 1, 2, 3, 17]))
+    groups = draw(st.sampled_from([1, 1, 2, 3, 17, 64]))
     channels = draw(FEW | st.just(33)) if groups < 17 else 1
     filters = groups * (draw(FEW | st.just(17)) if groups < 17 else draw(st.integers(1, 2)))
     r, s = draw(st.integers(1, 4)), draw(st.integers(1, 4))

@@ -56,6 +56,20 @@ def test_the_reference_is_the_definition(case: testing.Case) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14 if kwargs.get("log") else 0)
 
 
+@pytest.mark.parametrize("dtype, u", [("f4", 2.0**-24), ("f8", 2.0**-53)])
+def test_bound_is_of_the_size_of_a_roundoff(dtype: str, u: float) -> None:
+    """The exponent's roundings, those of the sum, and a few more, relative to the value."""
+    x = normal(5, 50, dtype=dtype)
+    distance = x.max(1, keepdims=True) - x.astype("f8")
+    exact = definition(x)
+    for log, size in ((False, exact), (True, np.ones_like(exact))):
+        report = polykern.plan(ops.softmax, x, log=log, backend="numpy")
+        bound = report.problem.error_bound(report.arrays, ())
+        roundings = 2 * distance + 10 + 50 + 20 + 2 * np.abs(definition(x, log=log))
+        assert np.all(bound <= roundings * u * size + 2 * np.finfo(dtype).tiny)
+        assert np.all(bound >= u * np.abs(definition(x, log=log)))
+
+
 def normal(*shape: int, seed: int = 0, dtype: Any = "f4", scale: float = 3.0) -> Array:
     return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(dtype)
 

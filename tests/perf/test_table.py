@@ -128,6 +128,14 @@ def test_the_table() -> None:
     assert "\n".join(line.rstrip() for line in table.table(ROWS)) == TABLE
 
 
+def test_a_long_reason_is_cut() -> None:
+    row = Row(*GEMM, "numba", status="failed", reason="no such name " * 100)
+    lines = list(table.table([row]))[5:]
+    assert len(lines) == 6
+    assert lines[0].startswith("  numba           failed: no such name no such name ")
+    assert lines[-1].endswith(" ...")
+
+
 def test_no_line_is_longer_than_80_columns_and_all_is_ascii() -> None:
     page = table.render(SESSION)
     assert page.isascii()
@@ -153,7 +161,7 @@ def test_the_page_tells_machine_seed_cache_and_what_is_missing() -> None:
 
 def test_the_page_tells_when_the_machine_is_busy() -> None:
     busy = SESSION._replace(facts={**FACTS, "load": 1.84})
-    assert "shared with other programs (load 1.8 at the start)" in " ".join(
+    assert "but other programs ran (load 1.8 at the start): times and ratios mislead" in " ".join(
         table.render(busy).split()
     )
 

@@ -13,6 +13,8 @@ from polykern.perf.session import Session
 
 _WIDTH = 80
 _LABEL = 11
+_BUSY = 0.5  # of the cores in use by others: what then is measured is the neighbours
+_MOST_LINES = 6  # of a reason: a compiler's message can be pages; JSON and CSV have all of it
 _PROBLEM = "{:<9} {:<23} {}"
 
 
@@ -111,7 +113,9 @@ def _lines(row: Row, first: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent=" " * indent, drop_whitespace=True)
+    return textwrap.wrap(
+        text, _WIDTH, subsequent_indent=" " * indent, max_lines=_MOST_LINES, placeholder=" ..."
+    )
 
 
 def _labelled(label: str, text: str) -> list[str]:
@@ -124,8 +128,11 @@ def _header(session: Session) -> list[str]:
     facts = session.facts
     threads = [f"all {facts['cores']} usable cores"]
     threads += [f"{name}={value}" for name, value in facts["threads"].items()]
-    if (facts["load"] or 0) > 0.5:
-        threads.append(f"shared with other programs (load {facts['load']:.1f} at the start)")
+    if (facts["load"] or 0) > _BUSY * facts["cores"]:
+        threads.append(
+            f"but other programs ran (load {facts['load']:.1f} at the start): times and ratios "
+            "mislead, most of all those of thread pools that wait for each other, as BLAS does"
+        )
     usable = [f"{one.name} {one.version}" for one in session.candidates if one.status.usable]
     missing = [one.name for one in session.candidates if not one.status.usable]
     backends = ", ".join(usable) + (f"; missing: {', '.join(missing)}" if missing else "")

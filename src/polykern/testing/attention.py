@@ -324,4 +324,43 @@ def _blind(kind: str, lengths: tuple[int, int]) -> Build:
     return build
 
 
-CASES = (*_types(), *_shapes(), *_scores(), *_bounds(), *_memory(), *_special())
+def _few_queries() -> Iterator[Case]:
+    """As a model writes word by word: one query or a few, many keys, which threads may share."""
+    keys = 1100
+    for (hq, hkv), sq in product(((2, 2), (4, 1), (8, 2)), (1, 2, 3)):
+        build = _call((1, hq, hkv), (sq, keys), (24, 20), return_lse=True)
+        yield Case(OP, f"few-{hq}-{hkv}-{sq}", build)
+    for dtype, layout in product(_FLOATS, ("BHSD", "BSHD")):
+        build = _call(
+            (2, 4, 2),
+            (2, keys),
+            (40, 33),
+            dtype=dtype,
+            layout=layout,
+            mask=("float32", (2, 1, 2, keys)),
+            is_causal=True,
+            causal_alignment=np.array([1050, 20]),
+            window=(900, None),
+            softcap=3.0,
+            q_lengths=np.array([2, 1]),
+            kv_lengths=np.array([1060, 30]),
+            return_lse=True,
+        )
+        yield Case(OP, f"few-everything-{dtype}-{layout.lower()}", build)
+    for lengths in ([1, keys], [0, 1024], [511, 513]):
+        build = _call((2, 2, 1), (1, keys), kv_lengths=np.array(lengths), return_lse=True)
+        yield Case(OP, f"few-lengths-{lengths[0]}-{lengths[1]}", build)
+    for window in ((0, 0), (600, 3), (None, 700)):
+        build = _call((1, 2, 1), (2, keys), window=window, causal_alignment=700, return_lse=True)
+        yield Case(OP, f"few-window-{window[0]}-{window[1]}", build)
+    for how, value in product(("bool", "float", "causal", "left", "right"), (np.nan, np.inf)):
+        yield Case(OP, f"few-unseen-{value}-{how}", _unseen(how, value, "float32", (4, keys)))
+    for kind in ("bool", "float32"):
+        yield Case(OP, f"few-blind-{kind}", _blind(kind, (2, keys)))
+    build = _call((1, 2, 2), (1, keys), memory=LAYOUTS["stepped"], mask=("bool", (keys,)))
+    yield Case(OP, "few-stepped", build)
+    build = _call((1, 2, 2), (1, keys), scale_of=40.0, return_lse=True)
+    yield Case(OP, "few-large-scores", build)
+
+
+CASES = (*_types(), *_shapes(), *_scores(), *_bounds(), *_memory(), *_special(), *_few_queries())

@@ -142,6 +142,19 @@ def _windows() -> Iterator[Case]:
         )
     build = _call((1, 6, 9, 8), (6, 1, 3, 3), groups=6, dilation=3, padding=3)
     yield Case(OP, "depthwise-dilation", build)
+    windows: dict[str, tuple[int, int, dict[str, Any]]] = {
+        "plain": (3, 3, {}),
+        "same": (3, 3, {"padding": "same"}),
+        "five": (5, 4, {"padding": (2, 1), "stride": 2}),
+        "dilation": (3, 2, {"padding": 3, "dilation": (2, 3), "stride": (1, 2)}),
+    }
+    for channels, (name, (r, s, options)) in product((16, 31, 65), windows.items()):
+        x, w = (2, channels, 11, 9), (channels, 1, r, s)
+        title = f"depthwise-{channels}-{name}"
+        yield from _both(title, x, w, True, groups=channels, activation="silu", **options)
+    for dtype in ("float64", "float16", "int8"):
+        x, w = (2, 40, 11, 9), (40, 1, 3, 3)
+        yield from _both(f"depthwise-40-{dtype}", x, w, dtype=dtype, groups=40, padding=1)
 
 
 def _sizes() -> Iterator[Case]:
@@ -174,7 +187,10 @@ def _sizes() -> Iterator[Case]:
 def _memory() -> Iterator[Case]:
     for name, memory in LAYOUTS.items():
         yield from _both(name, (2, 5, 9, 8), (4, 5, 3, 3), True, memory=memory, padding=1)
-        yield from _both(f"{name}-depthwise", (2, 6, 9, 8), (6, 1, 3, 3), memory=memory, groups=6)
+        for channels in (6, 40):
+            x, w = (2, channels, 9, 8), (channels, 1, 3, 3)
+            title = f"{name}-depthwise-{channels}"
+            yield from _both(title, x, w, memory=memory, groups=channels)
         yield from _both(f"{name}-pointwise", (2, 6, 5, 4), (7, 6, 1, 1), memory=memory)
         yield from _both(f"{name}-int8", (1, 4, 6, 5), (3, 4, 2, 2), dtype="int8", memory=memory)
         build = _call((1, 4, 6, 5), (3, 4, 2, 2), dtype="float64", memory=memory, stride=2)
@@ -208,9 +224,11 @@ def _special() -> Iterator[Case]:
         x[0, 0, 2, 2] = 1
         return (x, np.arange(1, 10, dtype="f4").reshape(1, 1, 3, 3)), {}
 
-    def spoiled(where: int, value: float, layout: str, size: int) -> Build:
+    def spoiled(where: int, value: float, layout: str, size: int, groups: int = 1) -> Build:
         def build(rng: np.random.Generator) -> Arguments:
-            args, kwargs = _call((2, 4, 12, 13), (9, 4, size, size), True, layout=layout)(rng)
+            channels, filters = (4, 9) if groups == 1 else (groups, groups)
+            x, w = (2, channels, 12, 13), (filters, channels // groups, size, size)
+            args, kwargs = _call(x, w, True, layout=layout, groups=groups)(rng)
             args[where].reshape(-1)[args[where].size // 2] = value
             return args, kwargs
 
@@ -228,6 +246,7 @@ def _special() -> Iterator[Case]:
         for layout, size in product(_LAYOUTS, (1, 3)):
             title = f"{value}-in-{name}-{size}x{size}-{layout.lower()}"
             yield Case(OP, title, spoiled(where, value, layout, size))
+            yield Case(OP, f"depthwise-{title}", spoiled(where, value, layout, size, 33))
     for activation in ACTIVATIONS:
 
         def nan_kept(rng: np.random.Generator, activation: str = activation) -> Arguments:

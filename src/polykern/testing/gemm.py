@@ -163,6 +163,15 @@ def _shapes() -> Iterator[Case]:
     for m, n, k in ((65, 67, 300), (130, 33, 17)):
         yield Case(OP, f"edge-float64-{m}x{n}x{k}", _call((m, k), (k, n), dtype="float64"))
         yield Case(OP, f"edge-float16-{m}x{n}x{k}", _call((m, k), (k, n), dtype="float16"))
+    for (m, n), k in product(((1, 700), (700, 1), (3, 130), (130, 4), (1, 1)), (0, 1, 37, 700)):
+        name = f"thin-{m}x{n}x{k}"
+        yield Case(OP, name, _call((m, k), (k, n), (n,), activation="gelu", beta=-2.0))
+        yield Case(OP, f"{name}-trans", _call((k, m), (n, k), trans_a=True, trans_b=True))
+    for dtype in ("float64", "float16", "bfloat16", "int8"):
+        vectors = {"a_scale": ("float32", (2,)), "b_scale": ("float32", (90,))}
+        build = _call((3, 2, 150), (150, 90), dtype=dtype, vectors=vectors, activation="relu")
+        yield Case(OP, f"thin-{dtype}-batch-scales", build)
+        yield Case(OP, f"thin-{dtype}-vector", _call((150,), (150, 90), dtype=dtype, alpha=2.0))
     for k in (511, 512, 513, 1300):  # round the blocks of K, where sums are carried over
         yield Case(OP, f"deep-{k}", _call((6, k), (k, 10), (6, 10), beta=0.5, activation="gelu"))
 
@@ -173,6 +182,8 @@ def _memory() -> Iterator[Case]:
             c_dtype = "int32" if dtype == "int8" else dtype
             build = _call((19, 13), (13, 21), (19, 21), dtype=dtype, c_dtype=c_dtype, layout=layout)
             yield Case(OP, f"{name}-{dtype}", build)
+        yield Case(OP, f"{name}-thin", _call((2, 40), (40, 70), (70,), layout=layout))
+        yield Case(OP, f"{name}-thin-columns", _call((70, 40), (40, 2), layout=layout))
         build = _call((2, 3, 5, 6), (3, 7, 6), (3, 1, 7), layout=layout, trans_b=True, beta=2.0)
         yield Case(OP, f"{name}-batch", build)
 
@@ -249,9 +260,9 @@ def _special() -> Iterator[Case]:
     yield Case(OP, "float16-overflows", overflow)
     yield Case(OP, "int32-wraps", int32_wraps)
 
-    def spoiled(where: str, value: float, **kwargs: Any) -> Build:
+    def spoiled(where: str, value: float, rows: int = 20, **kwargs: Any) -> Build:
         def build(rng: np.random.Generator) -> Arguments:
-            shapes = {"a": (20, 18), "b": (18, 35), "c": (20, 35)}
+            shapes = {"a": (rows, 18), "b": (18, 35), "c": (rows, 35)}
             args = {name: numbers(rng, "float32", shape) for name, shape in shapes.items()}
             args[where][...] = value if "alpha" in kwargs or "beta" in kwargs else args[where]
             args[where][3, 4] = value
@@ -262,6 +273,7 @@ def _special() -> Iterator[Case]:
     for value in (np.nan, np.inf, -np.inf):
         for where in "abc":
             yield Case(OP, f"{value}-in-{where}", spoiled(where, value))
+            yield Case(OP, f"thin-{value}-in-{where}", spoiled(where, value, rows=4))
         yield Case(OP, f"beta-0-c-{value}", spoiled("c", value, beta=0.0))
         yield Case(OP, f"alpha-0-a-{value}", spoiled("a", value, alpha=0.0))
         yield Case(OP, f"alpha-0-b-{value}", spoiled("b", value, alpha=0.0, activation="gelu"))

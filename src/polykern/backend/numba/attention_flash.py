@@ -147,7 +147,8 @@ def bounds_of(problem: Attention) -> tuple[int, int, int]:
 def _tile(problem: Attention, width: int) -> tuple[int, int]:
     """How many query heads share an item, and how many rows it has, as `_attention` has them."""
     lanes = columns(problem.accumulate)
-    group = problem.Hq // problem.Hkv if 0 < problem.Sq < FEW_QUERIES and problem.Hkv else 1
+    shared = problem.Hkv > 0 and 0 < problem.Sq < FEW_QUERIES
+    group = max(1, problem.Hq // problem.Hkv) if shared else 1
     rows = max(1, problem.Sq * group)
     heads = problem.B * problem.Hq // group
     row_bytes = TILE_BYTES // lanes * (problem.D + problem.Dv + 1)

@@ -18,7 +18,8 @@ import numpy as np
 from numba import types
 
 from polykern.backend.numba import epilogue, jit, simd, threads, vector
-from polykern.backend.numba.conv2d_implicit import ALONE_FLOPS, empty
+from polykern.backend.numba.conv2d_direct import ALONE_FLOPS
+from polykern.backend.numba.conv2d_implicit import empty
 from polykern.backend.numba.phases import inside
 from polykern.backend.numba.rows import copy, row_from, scratch
 from polykern.ops.conv2d import Conv2d
@@ -64,10 +65,11 @@ def build(problem: Conv2d) -> Launch:
     lines = min(N * P, max(1, LINE_NUMBERS // (Q * K)))
     (top, _), (left, _) = problem.padding
     parts = 1 if problem.flops < ALONE_FLOPS else min(threads.count(), -(-N * P // lines))
+    shape, out_dtype = problem.out_shape, problem.out_dtype
+    activation = epilogue.code(problem.activation)
 
     def launch(arrays: tuple[Any, ...], scalars: tuple[float, ...], out: Any) -> Any:
-        exact = problem.out_dtype == factor
-        result = out if out is not None and exact else np.empty(problem.out_shape, dtype)
+        result = epilogue.target(out, out_dtype, shape, factor)
         x, w, bias = arrays
         x = x.astype(number, copy=False)
         threads.share(
@@ -81,10 +83,10 @@ def build(problem: Conv2d) -> Launch:
             (top, left),
             problem.dilation,
             lines,
-            epilogue.code(problem.activation),
+            activation,
             simd.columns(number),
         )
-        return epilogue.rounded(result, problem.out_dtype, out)
+        return epilogue.rounded(result, out_dtype, out)
 
     return launch
 

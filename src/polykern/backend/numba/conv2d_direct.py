@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 
 from polykern.backend.numba import epilogue, jit, phases, simd, threads, vector
-from polykern.backend.numba.conv2d_implicit import ALONE_FLOPS, empty, even
+from polykern.backend.numba.conv2d_implicit import empty, even
 from polykern.backend.numba.rows import row_from, scratch
 from polykern.ops.conv2d import Conv2d
 from polykern.registry import Kernel, Launch
@@ -27,6 +27,7 @@ Array = np.ndarray[Any, Any]
 
 MOST_FILTERS = 3  # a register tile of a matrix product has 6
 TILE_PIXELS = 4096  # their sums and one phase image: an L1 cache
+ALONE_FLOPS = 1_000_000  # below, waking a helper costs what it saves
 COPY = 16384  # numbers that a copy of several channels should have at most
 
 
@@ -59,10 +60,11 @@ def build(problem: Conv2d) -> Launch:
     items = N * groups * -(-P // lines) * -(-Q // width)
     parts = 1 if problem.flops < ALONE_FLOPS else min(items, threads.count())
     layout = phases.plan(problem, lines, width)
+    shape, out_dtype = problem.out_shape, problem.out_dtype
+    activation = epilogue.code(problem.activation)
 
     def launch(arrays: tuple[Any, ...], scalars: tuple[float, ...], out: Any) -> Any:
-        exact = problem.out_dtype == factor
-        result = out if out is not None and exact else np.empty(problem.out_shape, dtype)
+        result = epilogue.target(out, out_dtype, shape, factor)
         x, w, bias = problem.channels_first(arrays)
         threads.share(
             kernel,
@@ -73,10 +75,10 @@ def build(problem: Conv2d) -> Launch:
             problem.channels_first_view(result),
             layout,
             groups,
-            epilogue.code(problem.activation),
+            activation,
             simd.columns(number),
         )
-        return epilogue.rounded(result, problem.out_dtype, out)
+        return epilogue.rounded(result, out_dtype, out)
 
     return launch
 

@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 
 DEPTH = 256  # terms at a time, as in gemm
 TILE_FILTERS, TILE_PIXELS = 384, 512
-ALONE_FLOPS = 1_000_000  # below, waking a helper costs more than it brings
+ALONE_FLOPS = 8_000_000  # below, waking a helper costs what it saves
 
 
 def refuses(problem: Conv2d) -> str | None:
@@ -63,10 +63,11 @@ def build(problem: Conv2d) -> Launch:
     lines = even(N * P, max(1, TILE_PIXELS // width), -(-4 * parts // others) if parts > 1 else 1)
     items = others * -(-N * P // lines)
     layout = phases.plan(problem, lines, width)
+    shape, out_dtype = problem.out_shape, problem.out_dtype
+    activation = epilogue.code(problem.activation)
 
     def launch(arrays: tuple[Any, ...], scalars: tuple[float, ...], out: Any) -> Any:
-        exact = problem.out_dtype == factor
-        result = out if out is not None and exact else np.empty(problem.out_shape, dtype)
+        result = epilogue.target(out, out_dtype, shape, factor)
         x, w, bias = problem.channels_first(arrays)
         w = w.astype(number, copy=False).reshape(groups, K // groups, problem.terms)
         threads.share(
@@ -77,11 +78,11 @@ def build(problem: Conv2d) -> Launch:
             np.zeros(K, dtype) if bias is None else np.ascontiguousarray(bias, dtype),
             problem.channels_first_view(result),
             layout,
-            epilogue.code(problem.activation),
+            activation,
             simd.columns(number),
             tile_filters,
         )
-        return epilogue.rounded(result, problem.out_dtype, out)
+        return epilogue.rounded(result, out_dtype, out)
 
     return launch
 

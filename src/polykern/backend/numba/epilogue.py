@@ -39,6 +39,11 @@ def code(name: str | None) -> int:
     return _CODES[name]
 
 
+def target(out: Array | None, dtype: str, shape: tuple[int, ...], factor: str) -> Array:
+    """The array that a kernel fills: `out` if it has the epilogue's dtype, else a new one."""
+    return out if out is not None and dtype == factor else np.empty(shape, factor)
+
+
 def rounded(result: Array, dtype: str, out: Array | None) -> Array:
     """The result in its dtype, in `out` if there is one; the one rounding."""
     if out is result:
@@ -50,16 +55,22 @@ def rounded(result: Array, dtype: str, out: Array | None) -> Array:
 
 
 @numba.njit(error_model="numpy", forceinline=True)
-def add_multiple(row, factor, array, index):
-    """``row += factor * array[index ...]`` along the last axis."""
-    if array.strides[array.ndim - 1] == array.itemsize:
-        values = row_from(array, index, row.size)
+def linear(row, total, has_product, factor, columns, has_c, beta, c, place):
+    """``row = factor * columns * total + beta * c[place ...]``, either term only if it is there."""
+    if has_product:
         for i in range(row.size):
-            row[i] += factor * values[i]
+            row[i] = factor * columns[i] * total[i]
     else:
-        line = line_from(array, index, row.size)
         for i in range(row.size):
-            row[i] += factor * line[i]
+            row[i] = 0
+    if has_c and c.strides[c.ndim - 1] == c.itemsize:
+        values = row_from(c, place, row.size)
+        for i in range(row.size):
+            row[i] += beta * values[i]
+    elif has_c:
+        line = line_from(c, place, row.size)
+        for i in range(row.size):
+            row[i] += beta * line[i]
 
 
 @numba.njit(error_model="numpy", forceinline=True)

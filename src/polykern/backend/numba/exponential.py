@@ -4,7 +4,8 @@
 polynomial q fitted to ``exp(r) - 1``, whose first coefficient is exactly 1. Adding
 ``1.5 * 2**(bits of the significand)`` rounds to a whole number and leaves n in the lowest bits of
 the sum, from where a shift makes ``2**n``. ``ln 2`` is split: n times its high part is exact.
-NaN passes every step. Within 1.1 ulp; results below twice the smallest normal number become 0.
+NaN passes every step. Within 1.1 ulp; subnormal results become 0. Where n would be 128 (1024), a
+factor of sqrt(2) below infinity, it stays one less, and r is larger than the fit: 2e-5 (2e-11).
 
 Source: own; the reduction is Cody and Waite's, the coefficients are a reweighted least-squares fit.
 """
@@ -26,9 +27,9 @@ _LN2_HIGH_32, _LN2_LOW_32 = np.float32(0.693145751953125), np.float32(1.42860676
 _LN2_HIGH_64, _LN2_LOW_64 = np.float64(0.6931471805598903), np.float64(5.497923018708371e-14)
 _ROUNDER_32, _ROUNDER_64 = np.float32(1.5 * 2**23), np.float64(1.5 * 2**52)
 
-# Above, the result is infinite, and so it is a little above; below, 2**n is no normal number.
-_MOST_32, _MOST_64 = np.float32(88.9), np.float64(709.9)
-_LEAST_32, _LEAST_64 = np.float32(-86.9), np.float64(-707.9)
+# The largest n whose power is finite, and the smallest result that is a normal number.
+_MOST_32, _MOST_64 = _ROUNDER_32 + np.float32(127), _ROUNDER_64 + np.float64(1023)
+_LEAST_32, _LEAST_64 = np.float32(-126 * math.log(2)), np.float64(-1022 * math.log(2))
 
 _C2_32 = np.float32(0.4999999403953552)
 _C3_32 = np.float32(0.1666652262210846)
@@ -54,8 +55,8 @@ _TANH_IS_ONE_32, _TANH_IS_ONE_64 = np.float32(22), np.float64(44)  # twice the a
 
 
 @intrinsic
-def _half_power(typingctx, rounded):
-    """``2**(n - 1)`` from the rounder plus n; half, so that n = 128 (1024) is in range."""
+def _power(typingctx, rounded):
+    """``2**n`` from the rounder plus n."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         (rounded,) = args
@@ -71,7 +72,7 @@ def _half_power(typingctx, rounded):
             return ir.Constant(integer, number if lanes == 1 else [number] * lanes)
 
         exponent = builder.shl(builder.bitcast(rounded, integer), constant(significand))
-        power = builder.add(exponent, constant((bias - 1) << significand))
+        power = builder.add(exponent, constant(bias << significand))
         return builder.bitcast(power, rounded.type)
 
     return rounded(rounded), generate
@@ -79,21 +80,23 @@ def _half_power(typingctx, rounded):
 
 @register_jitable
 def _reduce_32(x):
-    """``2**(n - 1)`` and q."""
+    """``2**n`` and q."""
     rounded = multiply_add(x, _LOG2E_32, _ROUNDER_32)
+    rounded = where_greater(rounded, _MOST_32, _MOST_32, rounded)
     n = rounded - _ROUNDER_32
     r = multiply_add(n, -_LN2_LOW_32, multiply_add(n, -_LN2_HIGH_32, x))
     q = multiply_add(r, _C6_32, _C5_32)
     q = multiply_add(q, r, _C4_32)
     q = multiply_add(q, r, _C3_32)
     q = multiply_add(q, r, _C2_32)
-    return _half_power(rounded), multiply_add(q, r * r, r)
+    return _power(rounded), multiply_add(q, r * r, r)
 
 
 @register_jitable
 def _reduce_64(x):
     """As for float32."""
     rounded = multiply_add(x, _LOG2E_64, _ROUNDER_64)
+    rounded = where_greater(rounded, _MOST_64, _MOST_64, rounded)
     n = rounded - _ROUNDER_64
     r = multiply_add(n, -_LN2_LOW_64, multiply_add(n, -_LN2_HIGH_64, x))
     q = multiply_add(r, _C11_64, _C10_64)
@@ -105,7 +108,7 @@ def _reduce_64(x):
     q = multiply_add(q, r, _C4_64)
     q = multiply_add(q, r, _C3_64)
     q = multiply_add(q, r, _C2_64)
-    return _half_power(rounded), multiply_add(q, r * r, r)
+    return _power(rounded), multiply_add(q, r * r, r)
 
 
 def _is_32(kind: types.Type) -> bool:
@@ -120,14 +123,12 @@ def exp(x: Any) -> Any:
 @overload(exp)
 def _exp(x):
     def exp_32(x):
-        half_power, q = _reduce_32(where_greater(x, _MOST_32, _MOST_32, x))
-        y = multiply_add(q, _TWO_32, _TWO_32) * half_power
-        return where_greater(_LEAST_32, x, _ZERO_32, y)
+        power, q = _reduce_32(x)
+        return where_greater(_LEAST_32, x, _ZERO_32, (q + _ONE_32) * power)
 
     def exp_64(x):
-        half_power, q = _reduce_64(where_greater(x, _MOST_64, _MOST_64, x))
-        y = multiply_add(q, _TWO_64, _TWO_64) * half_power
-        return where_greater(_LEAST_64, x, _ZERO_64, y)
+        power, q = _reduce_64(x)
+        return where_greater(_LEAST_64, x, _ZERO_64, (q + _ONE_64) * power)
 
     return exp_32 if _is_32(x) else exp_64
 
@@ -143,16 +144,16 @@ def _tanh(x):
     def tanh_32(x):
         double = where_greater(x, _ZERO_32, x, _ZERO_32 - x) * _TWO_32
         double = where_greater(double, _TANH_IS_ONE_32, _TANH_IS_ONE_32, double)
-        half_power, q = _reduce_32(double)
-        z = multiply_add(half_power, q * _TWO_32, multiply_add(half_power, _TWO_32, -_ONE_32))
+        power, q = _reduce_32(double)
+        z = multiply_add(power, q, power - _ONE_32)
         y = z / (z + _TWO_32)
         return where_greater(_ZERO_32, x, _ZERO_32 - y, y)
 
     def tanh_64(x):
         double = where_greater(x, _ZERO_64, x, _ZERO_64 - x) * _TWO_64
         double = where_greater(double, _TANH_IS_ONE_64, _TANH_IS_ONE_64, double)
-        half_power, q = _reduce_64(double)
-        z = multiply_add(half_power, q * _TWO_64, multiply_add(half_power, _TWO_64, -_ONE_64))
+        power, q = _reduce_64(double)
+        z = multiply_add(power, q, power - _ONE_64)
         y = z / (z + _TWO_64)
         return where_greater(_ZERO_64, x, _ZERO_64 - y, y)
 

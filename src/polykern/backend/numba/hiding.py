@@ -30,10 +30,13 @@ def hide(scores, span, place, nearest, farthest, bounds):
     lanes = TILE_BYTES // scores.itemsize
     least = scores.dtype.type(-np.inf)
     _, _, row, group = place
+    i, nth = row // group, row % group
     for lane in range(lanes):
-        i = (row + lane) // group
         bounds[lane] = max(0, min(KEYS, i + nearest))
         bounds[lanes + lane] = max(-1, min(KEYS, i + farthest))
+        nth += 1
+        if nth == group:
+            i, nth = i + 1, 0
     first, last = load(bounds, 0), load(bounds, lanes)
     for j in range(span):
         number = scores.dtype.type(j)

@@ -36,8 +36,8 @@ def columns(dtype: str) -> int:
     return 2 * VECTOR_BYTES // _SIZE[dtype]
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def tile_product(typingctx, depth, a, a_start, b, b_start, sums, sums_start, sums_stride):  # type: ignore[no-untyped-def]
+@intrinsic
+def tile_product(typingctx, depth, a, a_start, b, b_start, sums, sums_start, sums_stride):
     """``sums += a.T @ b`` for one register tile.
 
     `a`, `b` and `sums` are contiguous arrays of one dtype; the `start`s and the row stride of
@@ -88,7 +88,9 @@ def tile_product(typingctx, depth, a, a_start, b, b_start, sums, sums_start, sum
         builder.position_at_end(body)
         a_k = builder.gep(a_tile, [builder.mul(k, index(ROWS))])
         b_k = builder.gep(b_tile, [builder.mul(k, index(2 * lanes))])
-        b_halves = [builder.load(at(b_k, index(half * lanes)), align=scalar_bytes) for half in (0, 1)]
+        b_halves = [
+            builder.load(at(b_k, index(half * lanes)), align=scalar_bytes) for half in (0, 1)
+        ]
         following = []
         for row in range(ROWS):
             value = builder.load(builder.gep(a_k, [index(row)]))

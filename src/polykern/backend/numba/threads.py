@@ -52,11 +52,11 @@ def share(kernel: Callable[..., Any], width: int, *args: Any) -> None:
                 helper.result()
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def claim(typingctx, counter):  # type: ignore[no-untyped-def]
+@intrinsic
+def claim(typingctx, counter):
     """The next tile of `counter`, an int64 array of one element; each number is given once."""
 
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, args):
         array = context.make_array(signature.args[0])(context, builder, args[0])
         one = context.get_constant(types.int64, 1)
         return builder.atomic_rmw("add", array.data, one, "monotonic")
