@@ -95,7 +95,8 @@ def check_out(name: str, out: Any, shape: tuple[int, ...], dtype: str) -> Array:
         raise ValueError(f"{name} is read-only")
     if copy_reason(array):
         raise ValueError(f"{name} must have native byte order and aligned data")
-    if any(step == 0 and n > 1 for step, n in zip(array.strides, array.shape, strict=True)):
+    steps = zip(array.strides, array.shape, strict=True)
+    if array.size and any(step == 0 and n > 1 for step, n in steps):
         raise ValueError(f"{name} is a broadcast view: several results would share one place")
     return array
 

@@ -61,7 +61,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name not in _EXTENSION:
         return np.dtype(name)
     try:
-        import ml_dtypes  # noqa: PLC0415  (NumPy alone suffices until somebody asks)
+        import ml_dtypes
     except ImportError:
         raise ImportError(
             f"{name} needs the package ml_dtypes; try: pip install ml_dtypes"

@@ -267,7 +267,7 @@ class Attention(NamedTuple):
 
     def __str__(self) -> str:
         heads = f"{self.Hq}" if self.Hq == self.Hkv else f"{self.Hq}/{self.Hkv}"
-        sizes = f"{self.D}" if self.D == self.Dv else f"{self.D}/{self.Dv}"
+        sizes = f"{self.D}" if self.Dv == self.D else f"{self.D}/{self.Dv}"
         bounds = "" if self.left is self.right is None else f", window ({self.left}, {self.right})"
         mask = f", {self.mask_kind} mask" if self.mask else ""
         return (

@@ -392,10 +392,11 @@ class Conv2d(NamedTuple):
         total = magnitudes
         if bias is not None:
             total = total + np.abs(bias.astype("float64"))[:, None, None]
-        error = self._as_given(growth * magnitudes + 4 * u * total)
+        below = self.terms * dtypes.underflow(self.accumulate)
+        error = self._as_given(growth * magnitudes + 4 * u * total + below)
         exact = self._replace(activation=None).reference(arrays, (), "float64")
         error = activations.error_bound(self.activation, exact, error, u)
         result = activations.reference(self.activation, exact)
         error = error + dtypes.roundoff(self.out_dtype) * np.abs(result)
-        least = dtypes.underflow(self.out_dtype) + self.terms * dtypes.underflow(self.epilogue)
+        least = dtypes.underflow(self.out_dtype) + 8 * dtypes.underflow(self.epilogue)
         return error + least

@@ -398,41 +398,42 @@ class Gemm(NamedTuple):
         if self.epilogue == "int32":
             return np.zeros(self.out_shape)
         alpha, beta = (abs(scalar) for scalar in scalars)
-        sums, c = self._magnitudes(arrays)
+        factor, sums, c = self._magnitudes(arrays)
         growth = 2 * dtypes.roundoff(multiply or self.accumulate)
         growth += dtypes.growth(self.K, accumulate or self.accumulate)
         u = dtypes.roundoff(self.epilogue)
         terms = alpha * sums + (0 if c is None else beta * c)
-        error = alpha * growth * sums + 6 * u * terms
+        error = alpha * growth * sums + 8 * u * terms
+        error = error + alpha * factor * self.K * dtypes.underflow(self.accumulate)
         exact = self.matrix(self._linear(arrays, scalars))
         error = activations.error_bound(self.activation, exact, error, u)
         result = activations.reference(self.activation, exact)
         error = error + dtypes.roundoff(self.out_dtype) * np.abs(result)
-        error = error + dtypes.underflow(self.out_dtype) + self.K * dtypes.underflow(self.epilogue)
+        error = error + dtypes.underflow(self.out_dtype) + 8 * dtypes.underflow(self.epilogue)
         return error.reshape(self.out_shape)
 
     def _linear(self, arrays: tuple[Any, ...], scalars: tuple[float, ...]) -> Array:
         """The exact argument of the activation."""
         return self._replace(activation=None).reference(arrays, scalars, "float64")
 
-    def _magnitudes(self, arrays: tuple[Any, ...]) -> tuple[Array, Array | None]:
-        """``|A| @ |B|`` with the scales in it, and ``|C|``."""
+    def _magnitudes(self, arrays: tuple[Any, ...]) -> tuple[Any, Array, Array | None]:
+        """The scales' product, ``|A| @ |B|`` with the scales in it, and ``|C|``."""
         a, b, c = self.matrices(arrays)
         c = None if c is None else np.abs(c.astype("float64"))
-        if self.alpha_zero:
-            return np.zeros((*self.batch, self.M, self.N)), c
-        a, b = a.astype("float64"), b.astype("float64")
         row_scale, column_scale, row_zero, column_zero = self.vectors(arrays)
+        factor: Any = 1.0
+        if row_scale is not None:
+            factor = factor * np.abs(row_scale.astype("float64"))[:, None]
+        if column_scale is not None:
+            factor = factor * np.abs(column_scale.astype("float64"))
+        if self.alpha_zero:
+            return factor, np.zeros((*self.batch, self.M, self.N)), c
+        a, b = a.astype("float64"), b.astype("float64")
         if row_zero is not None:
             a = a - row_zero[:, None]
         if column_zero is not None:
             b = b - column_zero
-        sums = np.abs(a) @ np.abs(b)
-        if row_scale is not None:
-            sums = sums * np.abs(row_scale.astype("float64"))[:, None]
-        if column_scale is not None:
-            sums = sums * np.abs(column_scale.astype("float64"))
-        return sums, c
+        return factor, factor * (np.abs(a) @ np.abs(b)), c
 
 
 _FLOATS = dtypes.FLOATS + dtypes.FLOAT8

@@ -164,8 +164,8 @@ def _scattered(like: Array) -> tuple[Array, Array]:
 
 def _same_bits(x: Array, y: Array) -> bool:
     """Whether both hold the same; one NaN is as good as another."""
-    both_nan = (x != x) & (y != y)
-    return np.where(both_nan, 0, x).tobytes() == np.where(both_nan, 0, y).tobytes()
+    both_nan, zero = (x != x) & (y != y), np.zeros((), x.dtype)
+    return np.where(both_nan, zero, x).tobytes() == np.where(both_nan, zero, y).tobytes()
 
 
 def _untouched(memory: Array, out: Array) -> bool:

@@ -23,10 +23,15 @@ import numpy as np
 from numba import types
 
 from polykern.backend.numba import jit, threads
-from polykern.backend.numba.attention_flash import bounds_of, operands_of
 from polykern.backend.numba.epilogue import rounded
 from polykern.backend.numba.exponential import exp, tanh
-from polykern.backend.numba.hiding import BOOL_MASK, FLOAT_MASK, TILE_BYTES
+from polykern.backend.numba.hiding import (
+    BOOL_MASK,
+    FLOAT_MASK,
+    TILE_BYTES,
+    bounds_of,
+    operands_of,
+)
 from polykern.backend.numba.rows import scratch
 from polykern.backend.numba.vector import (
     highest,

@@ -19,7 +19,6 @@ Source: FlashAttention-2 (Dao 2023) for the order of work; the transposed form i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -30,14 +29,14 @@ from polykern.backend.numba import jit, threads
 from polykern.backend.numba.epilogue import rounded
 from polykern.backend.numba.exponential import exp, tanh
 from polykern.backend.numba.hiding import (
-    FAR,
     KEYS,
-    MASK_CODES,
     NO_MASK,
     TILE_BYTES,
     add_mask,
+    bounds_of,
     gather_mask,
     hide,
+    operands_of,
 )
 from polykern.backend.numba.pack import GROUP, STEP, pack_panels, panel_start, transpose
 from polykern.backend.numba.rows import copy, row_from, scratch
@@ -57,7 +56,7 @@ from polykern.registry import Kernel, Launch
 
 Array = np.ndarray[Any, Any]
 
-QUERY_BYTES = 1 << 18  # of Q and O in an item: half an L2 cache of 512 KB
+QUERY_BYTES = 1 << 19  # of Q and O in an item: K and V are packed once for them; half an L2 cache
 FEW_QUERIES = 64  # fewer leave panels empty, unless heads that share keys share panels too
 SPARE_ITEMS = 4  # for each thread, so that none waits long for the last
 ALONE_FLOPS = 2_000_000  # below, waking a helper costs more than it saves
@@ -117,31 +116,6 @@ def build(problem: Attention) -> Launch:
         return result, rounded(lse, problem.lse_dtype, given_lse)
 
     return launch
-
-
-def operands_of(problem: Attention) -> Callable[[tuple[Any, ...]], tuple[Array, ...]]:
-    """What makes, of the arrays of a call, q, k, v, bool mask, float mask, lengths and offsets."""
-    dtype = np.dtype(problem.accumulate)
-    no_flags, no_bias = np.ones((1, 1, 1, 1), np.bool_), np.zeros((1, 1, 1, 1), dtype)
-
-    def prepare(arrays: tuple[Any, ...]) -> tuple[Array, ...]:
-        widened = [
-            x if x is None or x.dtype == np.bool_ else x.astype(dtype, copy=False)
-            for x in arrays[:4]
-        ]
-        q, k, v, mask, *data = problem.operands((*widened, *arrays[4:]))
-        flags = mask if problem.mask_kind == "bool" else no_flags
-        bias = mask if problem.mask_kind == "float" else no_bias
-        return q, k, v, flags, bias, *data
-
-    return prepare
-
-
-def bounds_of(problem: Attention) -> tuple[int, int, int]:
-    """How far a query sees to the left and to the right, and the code of the mask."""
-    left = FAR if problem.left is None else problem.left
-    right = FAR if problem.right is None else problem.right
-    return left, right, MASK_CODES[problem.mask_kind]
 
 
 def _tile(problem: Attention, width: int) -> tuple[int, int]:

@@ -30,7 +30,7 @@ from polykern.registry import Kernel, Launch
 
 Array = np.ndarray[Any, Any]
 
-DEPTH = 256  # terms at a time, as in gemm
+DEPTH = 384  # terms at a time, as in gemm
 TILE_FILTERS, TILE_PIXELS = 384, 512
 ALONE_FLOPS = 8_000_000  # below, waking a helper costs what it saves
 
@@ -106,15 +106,16 @@ def _conv2d(counter, x, w, bias, out, layout, activation, width, tile_filters):
     tiles_k = (filters + tile_filters - 1) // tile_filters
     tiles_l = (N * P + layout.lines - 1) // layout.lines
     tiles_q = (Q + layout.width - 1) // layout.width
-    most_channels = min(terms // window, (DEPTH + window - 2) // window + 1)
+    blocks = max(1, (terms + DEPTH - 1) // DEPTH)
+    most = (terms + blocks - 1) // blocks
+    most_channels = min(terms // window, (most + window - 2) // window + 1)
     pixels = layout.lines * layout.width
     pitch = (pixels + width - 1) // width * width
     height = (min(filters, tile_filters) + ROWS - 1) // ROWS * ROWS
-    depth = min(terms, DEPTH)
     # Copies of whole vectors read and write up to a vector past the end.
     copied = scratch(layout.images * most_channels * phases.plane(layout) + width, x)
-    packed_x = scratch(pack.panel_start(pitch // width, depth, width) + width, x)
-    packed_w = scratch(pack.panel_start(height // ROWS, depth, ROWS), x)
+    packed_x = scratch(pack.panel_start(pitch // width, most, width) + width, x)
+    packed_w = scratch(pack.panel_start(height // ROWS, most, ROWS), x)
     sums = scratch(height * pitch, x)
     values = scratch(GROUP * pitch, out)
     runs = np.empty((2, width), np.int64)
@@ -131,8 +132,9 @@ def _conv2d(counter, x, w, bias, out, layout, activation, width, tile_filters):
         pixels = lines * layout.width
         for i in range(height * pitch):
             sums[i] = 0
-        for first in range(0, terms, DEPTH):
-            depth = min(DEPTH, terms - first)
+        for block in range(blocks):
+            first = block * most
+            depth = min(most, terms - first)
             channel = first // window
             channels = (first + depth - 1) // window + 1 - channel
             phases.copy_phases(

@@ -59,12 +59,13 @@ def build(problem: Gemm) -> Launch:
     def launch(arrays: tuple[Any, ...], scalars: tuple[float, ...], out: Any) -> Any:
         result = epilogue.target(out, out_dtype, shape, factor)
         given = operands(problem, arrays, scalars, result)
-        for stack in given.stacks if result.size else ():
-            tile_m, tile_n = _tile(len(stack[0]), M, N, TILE_PANELS * columns, parts)
+        for a, *others in given.stacks if result.size else ():
+            tile_m, tile_n = _tile(len(a), M, N, TILE_PANELS * columns, parts)
             threads.share(
                 kernel,
-                min(parts, len(stack[0]) * -(-M // tile_m) * -(-N // tile_n)),
-                *stack,
+                min(parts, len(a) * -(-M // tile_m) * -(-N // tile_n)),
+                a.swapaxes(1, 2),
+                *others,
                 given.row_factor,
                 given.column_factor,
                 given.alpha,
@@ -96,7 +97,7 @@ def _tile(batch: int, M: int, N: int, most_n: int, parts: int) -> tuple[int, int
 
 def _gemm(
     counter,
-    a,
+    a_transposed,
     b,
     c,
     out,
@@ -111,7 +112,7 @@ def _gemm(
     tile_m,
     tile_n,
 ):
-    batch, M, K = a.shape
+    batch, K, M = a_transposed.shape
     N = b.shape[2]
     tiles_n = (N + tile_n - 1) // tile_n
     tiles = (M + tile_m - 1) // tile_m * tiles_n
@@ -121,11 +122,10 @@ def _gemm(
     most = (K + blocks - 1) // blocks
     pitch = (min(N, tile_n) + width - 1) // width * width
     height = (min(M, tile_m) + ROWS - 1) // ROWS * ROWS
-    packed_a = scratch(pack.panel_start(min(height, BLOCK_M) // ROWS, most, ROWS), a)
-    packed_b = scratch(pack.panel_start(pitch // width, most, width), a)
-    sums = scratch(height * pitch, a)
+    packed_a = scratch(pack.panel_start(min(height, BLOCK_M) // ROWS, most, ROWS), b)
+    packed_b = scratch(pack.panel_start(pitch // width, most, width), b)
+    sums = scratch(height * pitch, b)
     values = scratch(pitch, out)
-    a_transposed = a.transpose(0, 2, 1)
     while True:
         item = threads.claim(counter)
         if item >= batch * tiles:

@@ -46,7 +46,7 @@ def build(problem: Gemm) -> Launch:
     number = problem.accumulate
     kernel = jit.compiled(
         _gemm,
-        *[jit.array(number, 3)] * 3,
+        *[jit.array(number, 3)] * 4,
         jit.array(number, 3, writable=True),
         *[types.Array(getattr(types, number), 1, "C", readonly=True)] * 2,
         *[getattr(types, number)] * 2,
@@ -77,6 +77,7 @@ def build(problem: Gemm) -> Launch:
                 min(parts, len(a) * -(-length // tile_n)),
                 a,
                 b,
+                b.swapaxes(1, 2),
                 c,
                 view,
                 *(factors[::-1] if few_columns else factors),
@@ -97,6 +98,7 @@ def _gemm(
     counter,
     a,
     b,
+    b_transposed,
     c,
     out,
     row_factor,
@@ -131,7 +133,7 @@ def _gemm(
             if b.strides[2] == b.itemsize:
                 _along_rows(rows, b, t, first, count, sums, M, tile_n, lanes)
             else:
-                _along_columns(rows, b, t, first, count, sums, M, tile_n, lanes)
+                _along_columns(rows, b_transposed, t, first, count, sums, M, tile_n, lanes)
         row = row_from(values, (0,), count)
         columns = row_from(column_factor, (first,), count)
         for i in range(M):
@@ -177,11 +179,10 @@ def _along_rows(rows, b, t, first, count, sums, M, pitch, lanes):
 
 
 @numba.njit(error_model="numpy")
-def _along_columns(rows, b, t, first, count, sums, M, pitch, lanes):
+def _along_columns(rows, columns, t, first, count, sums, M, pitch, lanes):
     """A column of B at a time, which is a row of memory."""
-    K = b.shape[1]
+    K = columns.shape[2]
     whole = K // lanes * lanes
-    columns = b.transpose(0, 2, 1)
     for j in range(count):
         column = row_from(columns, (t, first + j, 0), K)
         for i in range(M):

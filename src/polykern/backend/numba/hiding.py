@@ -1,10 +1,15 @@
-"""Keys that queries do not see, on a transposed panel of scores: keys x queries.
+"""What attention kernels share: operands, and hiding keys that queries do not see.
+
+Hiding works on a transposed panel of scores: keys x queries.
 
 A hidden score is -inf whatever it was, NaN included. ``place`` says which queries a panel holds:
 (b, first head, first row, group), and row r is query ``r // group`` of head ``first + r % group``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numba
 import numpy as np
@@ -13,6 +18,9 @@ from polykern.backend.numba.pack import GROUP, STEP, transpose
 from polykern.backend.numba.rows import copy, row_from
 from polykern.backend.numba.simd import VECTOR_BYTES
 from polykern.backend.numba.vector import highest, load, spread, store, where_greater
+from polykern.ops.attention import Attention
+
+Array = np.ndarray[Any, Any]
 
 TILE_BYTES = 2 * VECTOR_BYTES  # the columns of a register tile: the queries of a panel
 KEYS = 96  # in a block: a panel of scores, 12 KB at most, stays in the L1 cache; whole panels of K
@@ -22,6 +30,31 @@ MASK_CODES = {None: NO_MASK, "bool": BOOL_MASK, "float": FLOAT_MASK}
 FAR = 2**62  # no bound: beyond every key of every query
 
 _device = numba.njit(error_model="numpy")
+
+
+def operands_of(problem: Attention) -> Callable[[tuple[Any, ...]], tuple[Array, ...]]:
+    """What makes, of the arrays of a call, q, k, v, bool mask, float mask, lengths and offsets."""
+    dtype = np.dtype(problem.accumulate)
+    no_flags, no_bias = np.ones((1, 1, 1, 1), np.bool_), np.zeros((1, 1, 1, 1), dtype)
+
+    def prepare(arrays: tuple[Any, ...]) -> tuple[Array, ...]:
+        widened = [
+            x if x is None or x.dtype == np.bool_ else x.astype(dtype, copy=False)
+            for x in arrays[:4]
+        ]
+        q, k, v, mask, *data = problem.operands((*widened, *arrays[4:]))
+        flags = mask if problem.mask_kind == "bool" else no_flags
+        bias = mask if problem.mask_kind == "float" else no_bias
+        return q, k, v, flags, bias, *data
+
+    return prepare
+
+
+def bounds_of(problem: Attention) -> tuple[int, int, int]:
+    """How far a query sees to the left and to the right, and the code of the mask."""
+    left = FAR if problem.left is None else problem.left
+    right = FAR if problem.right is None else problem.right
+    return left, right, MASK_CODES[problem.mask_kind]
 
 
 @_device

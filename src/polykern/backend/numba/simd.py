@@ -19,8 +19,6 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-ROWS = 6  # 6 x 2 sums + 2 of b + 1 of a: the 16 vector registers of AVX2 suffice
-
 
 def _vector_bytes() -> int:
     features = llvm.get_host_cpu_features()
@@ -28,6 +26,8 @@ def _vector_bytes() -> int:
 
 
 VECTOR_BYTES = _vector_bytes()
+# 6 x 2 sums + 2 of b + 1 of a fill the 16 vector registers of AVX2; AVX-512 has 32.
+ROWS = 8 if VECTOR_BYTES == 64 else 6
 _SIZE = {"float32": 4, "float64": 8, "int32": 4}
 
 
