@@ -15,7 +15,7 @@ import json, sys, time
 start = time.perf_counter()
 {}
 seconds = time.perf_counter() - start
-print(json.dumps([seconds, [name for name in {!r} if name in sys.modules]]))
+print(json.dumps([seconds, [name for name in {!r} if sys.modules.get(name)]]))
 """
 FEW_CALLS = """
 import numpy as np, polykern

@@ -44,10 +44,14 @@ def _problems(op: str) -> tuple[registry.Problem, ...]:
     found = []
     for case in cases(op):
         with suppress(ImportError):
-            args, kwargs = case.arguments()
-            report = dispatch.report(getattr(ops, op), *args, **kwargs, backend="numpy")
-            found.append(report.problem)
+            found.append(_problem(case))
     return tuple(found)
+
+
+def _problem(case: Case) -> registry.Problem:
+    """What the case asks for; an ImportError where its dtypes are not installed."""
+    args, kwargs = case.arguments()
+    return dispatch.report(getattr(ops, case.op), *args, **kwargs, backend="numpy").problem
 
 
 def conformance(backend: str) -> Callable[..., None]:
@@ -88,7 +92,7 @@ def conformance(backend: str) -> Callable[..., None]:
                 raise AssertionError(f"{name}/{kernel.name} takes none of the {kernel.op} cases")
             return
         try:
-            case.arguments()
+            _problem(case)
         except ImportError as missing:
             pytest.skip(str(missing))
         try:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 
@@ -114,7 +113,7 @@ def _conv2d(counter, x, w, bias, out, stride, padding, dilation, lines, activati
                     epilogue.store(row_from(row, (q * C,), C), out, (n, p, q, 0))
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def _sum_line(x, w, n, p, stride, padding, dilation, sums, Q, C, lanes):
     """The sums of one line, pixel after pixel."""
     H, W = x.shape[1], x.shape[2]
@@ -138,7 +137,7 @@ def _sum_line(x, w, n, p, stride, padding, dilation, sums, Q, C, lanes):
             q += 1
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def _sum_one(x, w, corner, rows, columns, steps, sums, place, C, lanes):
     """The sums of one pixel over a range of taps."""
     for c in range(0, C, lanes):
@@ -152,7 +151,7 @@ def _sum_one(x, w, corner, rows, columns, steps, sums, place, C, lanes):
         vector.store(total, sums, place + channel)
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def _sum_few(x, w, corner, rows, steps, pitch, sums, place, C, lanes):
     """The sums of FEW neighbours that see all columns of taps; a tap is loaded once for them."""
     for c in range(0, C, lanes):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 
@@ -88,7 +87,7 @@ def _conv2d(counter, x, w, bias, out, layout, groups, activation, width):
     filters = w.shape[0] // groups
     tiles_p = (P + layout.lines - 1) // layout.lines
     tiles_q = (Q + layout.width - 1) // layout.width
-    distance = phases.plane(layout)
+    distance = layout.plane
     block = max(1, min(C, COPY // distance))  # channels
     pixels = (layout.lines - 1) * layout.row + layout.width
     pitch = (pixels + width - 1) // width * width
@@ -138,7 +137,7 @@ def _conv2d(counter, x, w, bias, out, layout, groups, activation, width):
                 epilogue.store(row, out, (n, k, first_p + line, first_q))
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def _add_taps(row, copied, distance, layout, sums, first, pixels, width):
     """Add the taps of one filter, channel after channel in `row`, to its sums."""
     for j in range(0, pixels, width):

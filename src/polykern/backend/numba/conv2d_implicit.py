@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 
@@ -32,6 +31,7 @@ Array = np.ndarray[Any, Any]
 
 DEPTH = 384  # terms at a time, as in gemm
 TILE_FILTERS, TILE_PIXELS = 384, 512
+COPY = 1 << 20  # numbers in the phase images of a tile, at most, if a line of pixels allows it
 ALONE_FLOPS = 8_000_000  # below, waking a helper costs what it saves
 
 
@@ -61,8 +61,11 @@ def build(problem: Conv2d) -> Launch:
     width = even(Q, TILE_PIXELS)
     others = groups * -(-K // groups // tile_filters) * -(-Q // width)
     lines = even(N * P, max(1, TILE_PIXELS // width), -(-4 * parts // others) if parts > 1 else 1)
-    items = others * -(-N * P // lines)
     layout = phases.plan(problem, lines, width)
+    channels = min(problem.filters[1], DEPTH // layout.taps.size + 2)
+    while layout.lines > 1 and layout.images * channels * layout.plane > COPY:
+        layout = phases.plan(problem, -(-layout.lines // 2), width)
+    items = others * -(-N * P // layout.lines)
     shape, out_dtype = problem.out_shape, problem.out_dtype
     activation = epilogue.code(problem.activation)
 
@@ -113,7 +116,7 @@ def _conv2d(counter, x, w, bias, out, layout, activation, width, tile_filters):
     pitch = (pixels + width - 1) // width * width
     height = (min(filters, tile_filters) + ROWS - 1) // ROWS * ROWS
     # Copies of whole vectors read and write up to a vector past the end.
-    copied = scratch(layout.images * most_channels * phases.plane(layout) + width, x)
+    copied = scratch(layout.images * most_channels * layout.plane + width, x)
     packed_x = scratch(pack.panel_start(pitch // width, most, width) + width, x)
     packed_w = scratch(pack.panel_start(height // ROWS, most, ROWS), x)
     sums = scratch(height * pitch, x)
@@ -176,10 +179,10 @@ def _conv2d(counter, x, w, bias, out, layout, activation, width, tile_filters):
             _store(values, pitch, several, filter_, first_line, lines, first_q, layout.width, out)
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def _pack_pixels(copied, first_p, P, pixels, first, depth, channels, layout, packed, width, runs):
     """Panels of the terms from tap `first` of the first copied channel on."""
-    distance = phases.plane(layout)
+    distance = layout.plane
     for panel in range((pixels + width - 1) // width):
         # A panel is a few runs of pixels that are neighbours in the copy.
         count, lane = 0, 0
@@ -205,19 +208,18 @@ def _pack_pixels(copied, first_p, P, pixels, first, depth, channels, layout, pac
                 tap, source = 0, source + distance
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def _store(values, pitch, several, first_filter, first_line, lines, first_q, width, out):
     """Rows of `values`, one a filter, to the result; eight at once where filters lie together."""
     P, Q = out.shape[2], out.shape[3]
     count = min(width, Q - first_q)
-    filters_last = out.transpose(0, 2, 3, 1)
     together = out.strides[1] == out.itemsize and several == GROUP
     stepped = count // STEP * STEP if together else 0
     step = out.strides[3] // out.itemsize
     for line in range(lines):
         n, p = divmod(first_line + line, P)
         for q in range(0, stepped, STEP):
-            target = row_from(filters_last, (n, p, first_q + q, first_filter), several)
+            target = row_from(out, (n, first_filter, p, first_q + q), several)
             pack.transpose(values, line * width + q, pitch, target, 0, step, GROUP)
         for i in range(several):
             row = row_from(values, (i * pitch + line * width + stepped,), count - stepped)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numba.extending import overload
 
 from polykern import dtypes
+from polykern.backend.numba import jit
 from polykern.backend.numba.exponential import exp, tanh
 from polykern.backend.numba.rows import copy, line_from, row_from
 from polykern.backend.numba.vector import multiply_add
@@ -54,7 +54,7 @@ def rounded(result: Array, dtype: str, out: Array | None) -> Array:
     return out
 
 
-@numba.njit(error_model="numpy", forceinline=True)
+@jit.device
 def linear(row, total, has_product, factor, columns, has_c, beta, c, place):
     """``row = factor * columns * total + beta * c[place ...]``, either term only if it is there."""
     if has_product:
@@ -73,7 +73,7 @@ def linear(row, total, has_product, factor, columns, has_c, beta, c, place):
             row[i] += beta * line[i]
 
 
-@numba.njit(error_model="numpy", forceinline=True)
+@jit.device
 def store(row, array, index):
     """``array[index ...] = row`` along the last axis."""
     if array.strides[array.ndim - 1] == array.itemsize:
@@ -120,7 +120,7 @@ def _activate(row, code):
     return activate_integers if isinstance(row.dtype, types.Integer) else activate_floats
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def _relu(row):
     for i in range(row.size):
         row[i] = 0 if row[i] < 0 else row[i]  # NaN stays

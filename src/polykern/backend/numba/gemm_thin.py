@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 
@@ -46,7 +45,7 @@ def build(problem: Gemm) -> Launch:
     number = problem.accumulate
     kernel = jit.compiled(
         _gemm,
-        *[jit.array(number, 3)] * 4,
+        *[jit.array(number, 3)] * 3,
         jit.array(number, 3, writable=True),
         *[types.Array(getattr(types, number), 1, "C", readonly=True)] * 2,
         *[getattr(types, number)] * 2,
@@ -77,7 +76,6 @@ def build(problem: Gemm) -> Launch:
                 min(parts, len(a) * -(-length // tile_n)),
                 a,
                 b,
-                b.swapaxes(1, 2),
                 c,
                 view,
                 *(factors[::-1] if few_columns else factors),
@@ -98,7 +96,6 @@ def _gemm(
     counter,
     a,
     b,
-    b_transposed,
     c,
     out,
     row_factor,
@@ -133,7 +130,7 @@ def _gemm(
             if b.strides[2] == b.itemsize:
                 _along_rows(rows, b, t, first, count, sums, M, tile_n, lanes)
             else:
-                _along_columns(rows, b_transposed, t, first, count, sums, M, tile_n, lanes)
+                _along_columns(rows, b, t, first, count, sums, M, tile_n, lanes)
         row = row_from(values, (0,), count)
         columns = row_from(column_factor, (first,), count)
         for i in range(M):
@@ -145,7 +142,7 @@ def _gemm(
             epilogue.store(row, out, place)
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def _along_rows(rows, b, t, first, count, sums, M, pitch, lanes):
     """Four rows of B at a time, so that the sums are loaded and stored a quarter as often."""
     K = b.shape[1]
@@ -178,13 +175,13 @@ def _along_rows(rows, b, t, first, count, sums, M, pitch, lanes):
                 sums[i * pitch + j] += a0 * b0[j]
 
 
-@numba.njit(error_model="numpy")
-def _along_columns(rows, columns, t, first, count, sums, M, pitch, lanes):
+@jit.device
+def _along_columns(rows, b, t, first, count, sums, M, pitch, lanes):
     """A column of B at a time, which is a row of memory."""
-    K = columns.shape[2]
+    K = b.shape[1]
     whole = K // lanes * lanes
     for j in range(count):
-        column = row_from(columns, (t, first + j, 0), K)
+        column = row_from(b, (t, 0, first + j), K)
         for i in range(M):
             total = vector.spread(rows.dtype.type(0))
             for k in range(0, whole, lanes):

@@ -34,6 +34,12 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+# Decorators of functions that kernels call. One gives a function of its own, which nothing but a
+# kernel can call; the other puts short code where it is called, which compiles sooner.
+device = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inlined = numba.njit(error_model="numpy", inline="always")
+
+
 def array(dtype: str, ndim: int, *, writable: bool = False) -> types.Array:
     """The type of an array of any strides; inputs are read-only."""
     return types.Array(getattr(types, dtype), ndim, "A", readonly=not writable)

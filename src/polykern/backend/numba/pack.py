@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from polykern.backend.numba import vector
+from polykern.backend.numba import jit, vector
 from polykern.backend.numba.rows import row_from
 from polykern.backend.numba.simd import ROWS, VECTOR_BYTES, tile_product
 
@@ -23,13 +22,13 @@ GROUP = 8 if VECTOR_BYTES >= 32 else 4  # divides columns(dtype) for each dtype
 STEP = 8  # values of k that a transposing group holds in registers
 
 
-@numba.njit(error_model="numpy")
+@jit.inlined
 def panel_start(panel, depth, width):
     """Panels lie an odd number of k apart: power-of-two distances would share few cache sets."""
     return panel * (depth | 1) * width
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def pack_panels(source, t, first_k, depth, first, count, packed, width):
     """``source[t, first_k : first_k + depth, first : first + count]`` into `packed`.
 
@@ -77,7 +76,7 @@ def pack_panels(source, t, first_k, depth, first, count, packed, width):
                 packed[place + k * width + x] = 0
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def _pack_singly(source, t, first_k, k0, depth, first, x0, x1, packed, width):
     for x in range(x0, x1):
         panel = x // width
@@ -86,7 +85,7 @@ def _pack_singly(source, t, first_k, k0, depth, first, x0, x1, packed, width):
             packed[place + k * width] = source[t, first_k + k, first + x]
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def multiply_panels(depth, a, rows, b, count, width, sums, first, pitch):
     """``sums[first + i * pitch + j] += A[i, k] B[k, j]`` of packed blocks, padding included."""
     for panel_b in range((count + width - 1) // width):

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numba import types
 
+from polykern.backend.numba import jit
 from polykern.backend.numba.pack import GROUP, STEP, transpose
 from polykern.backend.numba.rows import copy, line_from, row_from
 from polykern.ops.conv2d import Conv2d
@@ -31,6 +31,7 @@ class Phases(NamedTuple):
     images: int  # that a tile can touch
     height: int  # rows of a phase image
     row: int  # columns of a phase image
+    plane: int  # the distance of two channels
     stride_h: int
     stride_w: int
     top: int
@@ -41,7 +42,7 @@ class Phases(NamedTuple):
 
 
 _INDICES = types.Array(types.int64, 1, "C")
-PHASES = types.NamedTuple([types.int64] * 9 + [_INDICES] * 3, Phases)
+PHASES = types.NamedTuple([types.int64] * 10 + [_INDICES] * 3, Phases)
 
 
 def plan(problem: Conv2d, lines: int, width: int) -> Phases:
@@ -57,6 +58,7 @@ def plan(problem: Conv2d, lines: int, width: int) -> Phases:
         images=-(-(lines - 1) // P) + 1,
         height=height,
         row=row,
+        plane=residues_h.size * residues_w.size * height * row,
         stride_h=problem.stride[0],
         stride_w=problem.stride[1],
         top=problem.padding[0][0],
@@ -74,18 +76,12 @@ def _split(problem: Conv2d, axis: int) -> tuple[Array, Array, Array]:
     return residues, which, at // problem.stride[axis]
 
 
-@numba.njit(error_model="numpy", forceinline=True)
-def plane(phases):
-    """The distance of two channels."""
-    return phases.residues_h.size * phases.residues_w.size * phases.height * phases.row
-
-
-@numba.njit(error_model="numpy")
+@jit.device
 def copy_phases(x, first_line, lines, P, first_q, channel, channels, phases, copied):
     """Fill `copied` for the tile of that many lines, from a range of channels of x."""
     H, W = x.shape[2], x.shape[3]
-    distance = plane(phases)
-    together = x.strides[1] == x.itemsize and channels >= STEP  # channels; so to speak, NHWC
+    distance = phases.plane
+    together = x.strides[1] == x.itemsize and channels >= STEP  # the channels, as in NHWC
     reach = phases.height - min(phases.lines, P)
     n, p, place = first_line // P, first_line % P, 0
     while lines > 0:
@@ -119,14 +115,14 @@ def copy_phases(x, first_line, lines, P, first_q, channel, channels, phases, cop
         n, p, place = n + 1, 0, place + channels * distance
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def inside(first, step, count, length):
     """The range of i < count for which ``0 <= first + i * step < length``."""
     start = min(max(0, (step - 1 - first) // step), count)
     return start, max(start, min(count, (length - first + step - 1) // step))
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def _copy_image(x, n, c, h, w, phases, copied, at, i0, i1, j0, j1):
     """One channel of one phase."""
     count, step = j1 - j0, phases.stride_w
@@ -143,21 +139,20 @@ def _copy_image(x, n, c, h, w, phases, copied, at, i0, i1, j0, j1):
                 copied[place + j] = line[j * step]
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def _copy_together(x, n, channel, channels, h, w, phases, copied, at, distance, i0, i1, j0, j1):
     """One phase of several channels that lie together in x; their number is a multiple of STEP."""
     step = phases.stride_w
     pitch = x.strides[3] // x.itemsize * step
-    channels_last = x.transpose(0, 2, 3, 1)
     grouped = j0 + (j1 - j0) // GROUP * GROUP
     for i in range(i0, i1):
         index = h + i * phases.stride_h
         place = at + i * phases.row
         for j in range(j0, grouped, GROUP):
-            pixel = row_from(channels_last, (n, index, w + j * step, channel), channels)
+            pixel = row_from(x, (n, channel, index, w + j * step), channels)
             for c in range(0, channels, STEP):
                 transpose(pixel, c, pitch, copied, place + c * distance + j, distance, GROUP)
         for j in range(grouped, j1):
-            pixel = row_from(channels_last, (n, index, w + j * step, channel), channels)
+            pixel = row_from(x, (n, channel, index, w + j * step), channels)
             for c in range(channels):
                 copied[place + c * distance + j] = pixel[c]

@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
+from polykern.backend.numba import jit
+
 LINE_BYTES = 64  # a vector load that crosses a cache line costs two
 
 
 @intrinsic
 def row_from(typingctx, array, index, length):
-    """``array[index : index + length]`` along the last axis, whose stride must be one element.
+    """The elements from ``array[index]`` on along an axis whose stride is one element.
 
     The index is a tuple, never negative. The result does not keep the memory alive.
     """
@@ -32,7 +33,7 @@ def row_from(typingctx, array, index, length):
 
 @intrinsic
 def line_from(typingctx, array, index, length):
-    """The same along a last axis of any stride; cheaper than a slice, which counts references."""
+    """The same along the last axis, of any stride; a slice would count references."""
     line = types.Array(array.dtype, 1, "A", readonly=not array.mutable)
     return line(array, index, types.intp), _window(line)
 
@@ -77,7 +78,7 @@ def copy(typingctx, target, source):
     return types.void(target, source), generate
 
 
-@numba.njit(error_model="numpy")
+@jit.device
 def scratch(count, like):
     """Uninitialised contiguous elements of the dtype of `like`, from the start of a cache line."""
     slack = LINE_BYTES // like.itemsize
